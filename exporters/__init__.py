@@ -1,0 +1,1 @@
+"""Exporters that run as sidecars beside the engine."""
