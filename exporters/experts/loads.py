@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Scope = Literal["rank", "expert"]
 Phase = Literal["prefill", "decode", "mixed", "all"]
+Formula = Literal["mean_of_layers", "ratio_of_sums", "reciprocal_of_mean"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoads:
     """Counts of token-to-expert assignments over one interval.
 
-    ``counts[layer][i]`` is the load of expert-parallel rank ``i`` (``scope="rank"``) or of logical expert ``i``
-    (``scope="expert"``); all rows have the same length, one row a MoE layer. Counts may carry a constant factor, so
-    that only ratios of them mean something. ``time`` is the unix time of the interval's end.
+    ``counts[layer][i]`` is the load of expert-parallel rank ``columns[i]`` (``scope="rank"``) or of logical expert
+    ``columns[i]`` (``scope="expert"``); all rows have the same length, one row a MoE layer. ``layers`` and ``columns``
+    are the identities of rows and columns, empty for 0, 1, 2…; a row or column that is not there is not known, which
+    is not the same as 0. Counts may carry a constant factor, so that only ratios of them mean something. ``time`` is
+    the unix time of the interval's end. ``ranks_seen`` is how many ranks of ``ranks_expected`` contributed.
     """
 
     model: str
@@ -25,6 +28,7 @@ class ExpertLoads:
     time: float
     phase: Phase = "all"
     layers: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
     ranks_seen: int | None = None
     ranks_expected: int | None = None
     recorded_share: float = 1.0
@@ -32,19 +36,22 @@ class ExpertLoads:
 
 @dataclass(frozen=True, slots=True)
 class BalanceReading:
-    """A balance that a source computed itself, by ``formula``, over the tokens it weighs with.
+    """A balance that a source computed itself, by ``formula``.
 
     ``value`` is in (0, 1], 1 is even (a source that prints an imbalance is turned round). ``worst`` is the least even
-    layer where the source tells it. ``tokens`` weighs the reading; None where the source does not say.
+    layer where the source tells it. ``weight`` weighs the reading against others of the same source. ``tokens`` is the
+    number of token-to-expert assignments per MoE layer and ``rank_load`` its mean per rank, None where not known.
     """
 
     model: str
-    formula: Literal["ratio_of_sums", "reciprocal_of_mean", "mean_of_layers"]
+    formula: Formula
     value: float
     time: float
     phase: Phase = "all"
     worst: float | None = None
+    weight: float = 1.0
     tokens: float | None = None
+    rank_load: float | None = None
     ranks: int | None = None
 
 
@@ -55,4 +62,16 @@ class Rebalance:
     model: str
     time: float
     seconds: float | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RankDevice:
+    """The device an expert-parallel rank runs on, as the accelerator metrics name it."""
+
+    model: str
+    rank: int
+    device: str
+    uuid: str = ""
+
+
+Event = ExpertLoads | BalanceReading | Rebalance | RankDevice
