@@ -1,0 +1,55 @@
+"""Problems of a configuration, each with the place where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+Path = tuple[str | int, ...]
+
+
+def spell(path: Path) -> str:
+    """Spell a path as an SRE would: ``services[0].engine.version``."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: ``file:line: field: what: value: what to do``."""
+
+    what: str
+    path: Path = ()
+    value: object = None
+    fix: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        parts = [place, spell(self.path), self.what, "" if self.value is None else shorten(self.value), self.fix]
+        return ": ".join(part for part in parts if part)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` are all that was found."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """Show a value in a message without flooding the terminal."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word that is nearest, else list the known ones."""
+    known = sorted(known)
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(known)

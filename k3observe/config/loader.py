@@ -1,0 +1,112 @@
+"""Text of a configuration -> a validated Config that knows the line of each field."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from k3observe.config.errors import ConfigError, Path, Problem, did_you_mean
+from k3observe.config.model import Config
+from k3observe.config.source import Located, load_yaml, read_bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration and where it came from."""
+
+    config: Config
+    source: Located
+
+    @property
+    def folder(self) -> FilePath:
+        """The folder of the file; relative paths in it start there."""
+        return FilePath(self.source.file).parent
+
+    def error(self, *problems: Problem) -> ConfigError:
+        """Make problems of later stages point at the file and line."""
+        return ConfigError(self.source.place(problem) for problem in problems)
+
+
+def load(path: FilePath) -> Loaded:
+    """Read and validate a configuration file; raises ConfigError with every problem found."""
+    return loads(read_bounded(path), str(path))
+
+
+def loads(text: str, name: str = "k3observe.yaml") -> Loaded:
+    """Validate the text of a configuration; raises ConfigError with every problem found."""
+    source = load_yaml(text, name)
+    if not isinstance(source.data, dict):
+        raise ConfigError([Problem("is no configuration: a mapping with version, stack and services is needed",
+                                   file=name, line=1, fix="run `k3observe init` to write one")])  # fmt: skip
+    try:
+        return Loaded(Config.model_validate(source.data), source)
+    except ValidationError as error:
+        problems = [source.place(_problem(item, source.data)) for item in error.errors(include_url=False)]
+        found = {str(problem): problem for problem in problems}
+        raise ConfigError(sorted(found.values(), key=lambda p: (p.line, str(p)))) from None
+
+
+def _problem(error: Any, data: object) -> Problem:
+    path = _real_path(error["loc"], data)
+    kind, value = error["type"], error["input"]
+    if kind == "missing":
+        return Problem("is missing", path, fix=f"add {path[-1]}:")
+    if kind == "extra_forbidden":
+        return Problem("is no known field", path, fix=did_you_mean(str(path[-1]), _fields(Config, path[:-1])))
+    if kind == "literal_error":
+        return Problem("is not one of " + error["ctx"]["expected"], path, value)
+    what = error["msg"].removeprefix("Value error, ")
+    what, _, fix = what.partition("; ")
+    shown = None if isinstance(value, dict | list) and len(str(value)) > 80 else value
+    return Problem(what[:1].lower() + what[1:], path, shown, fix)
+
+
+def _real_path(loc: tuple[Any, ...], data: object) -> Path:
+    """Drop the steps pydantic adds for unions and validators, which do not stand in the file."""
+    path: list[str | int] = []
+    for index, step in enumerate(loc):
+        if isinstance(data, dict) and isinstance(step, str):
+            if step in data:
+                data = data[step]
+            elif index < len(loc) - 1 or step == "[key]":
+                continue
+            path.append(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+            path.append(step)
+    return tuple(path)
+
+
+def _fields(model: type[BaseModel], path: Path) -> set[str]:
+    """Names that may stand at ``path``, found by walking the schema."""
+    current: set[Any] = {model}
+    for step in path:
+        found: set[Any] = set()
+        for kind in current:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                for name, field in kind.model_fields.items():
+                    if step in (name, field.alias):
+                        found |= _classes(field.annotation)
+            elif typing.get_origin(kind) in (list, dict):
+                found |= _classes(typing.get_args(kind)[-1])
+        current = found
+    return {
+        field.alias or name
+        for kind in current
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+        for name, field in kind.model_fields.items()
+    }
+
+
+def _classes(annotation: Any) -> set[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _classes(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*(_classes(arg) for arg in typing.get_args(annotation)))
+    return {annotation}

@@ -1,0 +1,31 @@
+"""What is known of models, so that a configuration need not say it.
+
+Kimi K3: 93 layers of which 92 are MoE, 896 routed experts, 16 per token, 2 shared; engines take up to an hour to load
+it (vLLM's recipe waits 3600 s). Kimi K2: 61 layers of which the first is dense, 384 routed experts, 8 per token, 1
+shared.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from k3observe.config.values import Duration
+
+
+class Preset(NamedTuple):
+    """Shape of a model: ``layers`` of which ``moe_layers`` route, routed ``experts`` a layer, ``top_k`` a token."""
+
+    layers: int | None = None
+    moe_layers: int | None = None
+    experts: int | None = None
+    top_k: int | None = None
+    shared_experts: int = 0
+    startup_grace: Duration = Duration("10m")
+    prefix_caching: bool | None = None
+    """None: as the engine does by default; False: off unless asked for (K3 on vLLM, recurrent state)."""
+
+
+PRESETS = {
+    "kimi-k3": Preset(93, 92, 896, 16, 2, Duration("1h"), prefix_caching=False),
+    "kimi-k2": Preset(61, 60, 384, 8, 1, Duration("30m")),
+}

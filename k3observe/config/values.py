@@ -1,0 +1,149 @@
+"""The small types a configuration is made of: durations, quantities, names, addresses."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
+_FRACTION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+
+
+class Duration(str):
+    """A duration as Prometheus spells it (``90s``, ``1h30m``)."""
+
+    __slots__ = ()
+
+    @property
+    def seconds(self) -> float:
+        """The duration in seconds."""
+        match = _DURATION.fullmatch(self)
+        if not match:
+            return 0.0
+        units = ("w", "d", "h", "m", "s", "ms")
+        return sum(int(n) * _UNITS[u] for n, u in zip(match.groups(), units, strict=True) if n)
+
+    @classmethod
+    def of(cls, seconds: float) -> Duration:
+        """Spell seconds with the largest units that divide them: ``of(5400)`` is ``1h30m``."""
+        left, text = round(seconds * 1000), ""
+        for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+            count, left = divmod(left, size)
+            text += f"{count}{unit}" if count else ""
+        return cls(text or "0s")
+
+    @classmethod
+    def parse(cls, value: object) -> Duration:
+        """Read ``5m``; raises ValueError."""
+        if isinstance(value, str) and value and _DURATION.fullmatch(value):
+            return cls(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        hint = f"write {value}s" if number else "write e.g. 90s or 1h30m"
+        raise ValueError(f"is no duration; {hint}")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {
+            "type": "string",
+            "pattern": r"^(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$",
+            "minLength": 2,
+            "examples": ["30s", "5m", "1h30m"],
+        }
+
+
+def quantity(value: object) -> float:
+    """Read a number, a share (``0.5%``) or a duration (``30s``) into a number; raises ValueError."""
+    if isinstance(value, bool):
+        raise ValueError("is no number")
+    if isinstance(value, int | float):
+        number = float(value)
+    elif isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value):
+        number = float(value[:-1]) / 100
+    elif isinstance(value, str) and (match := _FRACTION.fullmatch(value)):
+        number = float(match[1]) * _UNITS[match[2]]
+    else:
+        raise ValueError("is no number, share (0.5%) or duration (30s)")
+    if number != number or number in (float("inf"), float("-inf")):
+        raise ValueError("must be finite")
+    return number
+
+
+def _matches(pattern: str, what: str) -> AfterValidator:
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(what)
+        return value
+
+    return AfterValidator(check)
+
+
+def _target(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is no address; write host:port in quotes")
+    if "://" in value or "/" in value:
+        parts = urlsplit(value if "://" in value else f"//{value}")
+        path = f", the path {parts.path} goes to metrics_path" if parts.path else ""
+        scheme = f", the scheme goes to scheme: {parts.scheme}" if parts.scheme else ""
+        raise ValueError(
+            f"is a host and port without scheme or path; write {parts.netloc or 'host:port'!r}{scheme}{path}")
+    match = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}))(?::(\d{1,5}))?", value)
+    if not match or (match[1] and not 0 < int(match[1]) < 65536):
+        raise ValueError("is no host:port")
+    if not match[1]:
+        raise ValueError(f"has no port; write e.g. {value}:8000")
+    return value
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.netloc or re.search(r"[\s\"'<>\\{}]", value):
+        raise ValueError("is no http(s) URL")
+    if parts.username or parts.password:
+        raise ValueError("carries a password; secrets are given by file only")
+    return value
+
+
+def _port(value: int) -> int:
+    if not 0 < value < 65536:
+        raise ValueError("is no port (1 to 65535)")
+    return value
+
+
+def _quoted(value: object) -> object:
+    if isinstance(value, int | float):
+        raise ValueError("must stand in quotes: YAML reads 0.10 as the number 0.1")
+    return value
+
+
+_NAME = "must be letters, digits, '.', '_' or '-' (at most 63), since it becomes a label and a file name"
+
+Quantity = Annotated[float, BeforeValidator(quantity, json_schema_input_type=float | str)]
+Name = Annotated[str, _matches(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", _NAME)]
+LabelName = Annotated[str, _matches(r"(?!__)[A-Za-z_][A-Za-z0-9_]*", "is no label name")]
+LabelValue = Annotated[
+    str, _matches(r"[^\x00-\x1f\x7f]{0,256}", "is no label value (one line, at most 256 characters)")
+]
+MetricName = Annotated[str, _matches(r"[A-Za-z_:][A-Za-z0-9_:]*", "is no metric name")]
+Target = Annotated[str, BeforeValidator(_target, json_schema_input_type=str)]
+Url = Annotated[str, AfterValidator(_url)]
+Port = Annotated[int, AfterValidator(_port)]
+AbsolutePath = Annotated[str, _matches(r"/[^\x00-\x1f]*", "must be an absolute path")]
+HttpPath = Annotated[str, _matches(r"/[A-Za-z0-9._~/\-]*", "must start with / and be a plain path")]
+EngineVersion = Annotated[
+    str,
+    BeforeValidator(_quoted),
+    _matches(r"v?\d+(?:\.\d+){0,3}(?:[.\-+]?[A-Za-z0-9.]+)?", "is no version; write e.g. \"0.33\" in quotes"),
+]
