@@ -1,0 +1,194 @@
+"""The lines in which engines report the balance of their experts, by engine and version.
+
+Nothing is assumed about what stands before the message: prefixes, colours and JSON envelopes vary with the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from k3observe.exporters.experts.loads import BalanceReading, Rebalance
+
+Engine = Literal["vllm", "sglang", "vllm-ascend"]
+ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "vllm-ascend")
+
+MARKERS: tuple[bytes, ...] = (
+    b"EPLB step:", b"[Expert Balancedness]", b"xpert hotness imbalance", b"[Expert Hotness]", b"earrang",
+    b"[EPLBManager]", b"[eplb/worker] Subprocess crashed", b"async loop error", b"LLM engine (v",
+)
+"""Every line that means something holds one of these, so that all others are passed over unparsed."""
+
+MAX_TEXT = 65536
+SKIP_AFTER_SECONDS = 60.0
+
+_NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+# vLLM 0.9.2 to 0.11.0, 0.11.2 to 0.13.0 (adds step and model), 0.14.1 on (adds the steps left; negative when late).
+_VLLM = re.compile(
+    rf"EPLB step:(?: \d+ for model (?P<model>.{{1,256}}?):)? avg_tokens=(?P<avg>\d{{1,18}}(?:\.\d{{1,18}})?), "
+    rf"max_tokens=\d+, balancedness=(?P<value>\d\.\d+)(?P<left>, steps until the next rearrangement: -?\d+)?")
+_SGLANG = re.compile(
+    rf"\[Expert Balancedness\].*?current_pass_balancedness={_NUMBER}(?:.*?gpu_physical_count_sum=(\d{{1,18}}))?")
+# vLLM-Ascend 0.18.0, and 0.22.1 on.
+_ASCEND = re.compile(
+    rf"(?:\[Expert Hotness\] Current|xpert hotness imbalance, current): mean={_NUMBER},? max={_NUMBER}")
+_VLLM_VERSION = re.compile(r"LLM engine \(v(\d+\.\d+[0-9A-Za-z.+-]{0,40})\)")
+_CRASH = re.compile(r"\[eplb/worker\] Subprocess crashed|async loop error \(Rank")
+_START = re.compile(r"Rearranging experts(?! \(profile)|\[EPLBManager\] rebalance start")
+_SKIP = re.compile(r"\[EPLB\] Skip rearrange|\[EPLBManager\] Skipped ep rebalancing")
+_END = re.compile(
+    rf"Rearranged experts(?! \(profile)[^\n]{{0,80}}? in {_NUMBER} s|\[EPLBManager\] rebalance end(?: time={_NUMBER})?")
+
+
+class Problem(NamedTuple):
+    """Something the log says that is no reading: ``reason`` counts it, ``once`` is said one time only."""
+
+    reason: str | None
+    text: str
+    once: bool = False
+
+
+class LineReader:
+    """Reads lines into readings; remembers the engine's version, the model named last and a rearrangement begun.
+
+    ``version`` is that of the engine; a version that the log announces is used where none is given. ``layers`` is the
+    number of MoE layers, ``ranks`` of expert-parallel ranks: with them the sums that engines print become tokens per
+    layer and rank.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | None = None,
+        version: str | None = None,
+        model: str = "",
+        layers: int = 1,
+        ranks: int | None = None,
+    ) -> None:
+        self._engine, self._version, self._model = engine, version, model
+        self._layers, self._ranks = layers, ranks
+        self._named = model
+        self._begun: float | None = None
+
+    def read(self, line: str, now: float) -> Iterator[BalanceReading | Rebalance | Problem]:
+        """Yield what a line says; ``now`` is the unix time to give it."""
+        text = _COLOUR.sub("", message(line[:MAX_TEXT]))
+        if self._begun is not None and now - self._begun > SKIP_AFTER_SECONDS:
+            yield from self._rearranged(None)
+        if self._engine != "sglang":
+            if match := _VLLM.search(text):
+                yield from self._vllm(match, now)
+                return
+            if match := _ASCEND.search(text):
+                yield from self._ascend(match, now)
+                return
+            if self._version is None and (match := _VLLM_VERSION.search(text)):
+                self._version = match[1]
+                return
+        if self._engine in (None, "sglang") and (match := _SGLANG.search(text)):
+            yield from self._sglang(match, now)
+        elif _CRASH.search(text):
+            yield Problem("eplb_crashed", f"the engine's expert balancing has stopped: {text.strip()[:300]!r}")
+        elif _SKIP.search(text):
+            self._begun = None
+        elif match := _END.search(text):
+            self._begun = now
+            seconds = match[1] or match[2]
+            yield from self._rearranged(float(seconds) if seconds else None)
+        elif _START.search(text):
+            if self._begun is not None:
+                yield from self._rearranged(None)
+            self._begun = now
+
+    def _rearranged(self, seconds: float | None) -> Iterator[Rebalance]:
+        """Yield the rearrangement begun: only once it ended, or was not called off for a minute."""
+        assert self._begun is not None
+        yield Rebalance(self._named, self._begun, seconds)
+        self._begun = None
+
+    def _vllm(self, match: re.Match[str], now: float) -> Iterator[BalanceReading | Problem]:
+        self._named = self._model or match["model"] or ""
+        value, average = float(match["value"]), float(match["avg"])
+        if not (0 < value <= 1 and average > 0):
+            return  # an idle pass prints 0.0
+        old = match["left"] is None or (self._version is not None and _older(self._version, (0, 28)))
+        if old:
+            # Before 0.28 mean and maximum ran over layers: a rank that is hot in every layer scored 1.0.
+            yield Problem(None, (
+                f"vLLM {self._version or 'before 0.14'} prints a balancedness over layers, not ranks, so that no "
+                "balance is exported: upgrade to vLLM 0.28 or use --experts.source plugin"), once=True)
+        elif self._version is None:
+            yield Problem(None, (
+                "this EPLB line means the balance of ranks from vLLM 0.28 on only, and the version is not known, so "
+                "that no balance is exported: give --experts.engine-version"), once=True)
+        else:
+            per_rank = average / self._layers
+            yield BalanceReading(
+                self._named, "ratio_of_sums", value, now, weight=average, rank_load=per_rank, ranks=self._ranks,
+                tokens=per_rank * self._ranks if self._ranks else None)
+
+    def _ascend(self, match: re.Match[str], now: float) -> Iterator[BalanceReading]:
+        mean, worst = float(match[1]), float(match[2])
+        if worst >= mean >= 1:  # max/mean of a layer is at least 1; 0 is printed for no load
+            yield BalanceReading(self._named, "reciprocal_of_mean", 1 / mean, now, worst=1 / worst, ranks=self._ranks)
+
+    def _sglang(self, match: re.Match[str], now: float) -> Iterator[BalanceReading]:
+        value, total = float(match[1]), int(match[2]) if match[2] else None
+        if not 0 < value <= 1 or total == 0 or (total is None and value == 1):
+            return  # an idle pass prints 1.0
+        tokens = total / self._layers if total else None
+        yield BalanceReading(
+            self._named, "mean_of_layers", value, now, weight=total or 1.0, tokens=tokens, ranks=self._ranks,
+            rank_load=tokens / self._ranks if tokens and self._ranks else None)
+
+
+def message(line: str) -> str:
+    """Return the text of a line; of a JSON log line, the string in it that holds a marker."""
+    for _ in range(3):  # a container runtime's envelope around an engine's own
+        start = line.find('{"')
+        if start < 0:
+            break
+        try:
+            value, _end = json.JSONDecoder().raw_decode(line[start:])
+        except (ValueError, RecursionError):
+            break
+        found = next((text for text in _strings(value) if any(m.decode() in text for m in MARKERS)), None)
+        if found is None:
+            break
+        line = found
+    return line
+
+
+def _strings(value: object, depth: int = 3) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict) and depth:
+        for item in value.values():
+            yield from _strings(item, depth - 1)
+
+
+def _older(version: str, than: tuple[int, int]) -> bool:
+    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < than
+
+
+def check_version(version: str) -> str:
+    """Return an engine's version as it is; raise ValueError where it does not begin with two numbers."""
+    if not re.match(r"v?\d{1,9}\.\d{1,9}", version):
+        raise ValueError(f"engine version {version!r} does not look like 0.28.0")
+    return version
+
+
+def marked_lines(block: bytes) -> list[bytes]:
+    """Return the lines of a block that hold a marker, in their order."""
+    found: dict[int, bytes] = {}
+    for marker in MARKERS:
+        at = block.find(marker)
+        while at >= 0:
+            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            found[start] = block[start:end]
+            at = block.find(marker, end)
+    return [found[start] for start in sorted(found)]
