@@ -1,0 +1,1 @@
+"""What the project is built with; nothing of it is installed."""
