@@ -28,8 +28,8 @@ _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 # vLLM 0.9.2 to 0.11.0, 0.11.2 to 0.13.0 (adds step and model), 0.14.1 on (adds the steps left; negative when late).
 _VLLM = re.compile(
-    rf"EPLB step:(?: \d+ for model (?P<model>.{{1,256}}?):)? avg_tokens=(?P<avg>\d{{1,18}}(?:\.\d{{1,18}})?), "
-    rf"max_tokens=\d+, balancedness=(?P<value>\d\.\d+)(?P<left>, steps until the next rearrangement: -?\d+)?")
+    r"EPLB step:(?: \d+ for model (?P<model>.{1,256}?):)? avg_tokens=(?P<avg>\d{1,18}(?:\.\d{1,18})?), "
+    r"max_tokens=\d+, balancedness=(?P<value>\d\.\d+)(?P<left>, steps until the next rearrangement: -?\d+)?")
 _SGLANG = re.compile(
     rf"\[Expert Balancedness\].*?current_pass_balancedness={_NUMBER}(?:.*?gpu_physical_count_sum=(\d{{1,18}}))?")
 # vLLM-Ascend 0.18.0, and 0.22.1 on.
@@ -94,7 +94,7 @@ class LineReader:
         elif _SKIP.search(text):
             self._begun = None
         elif match := _END.search(text):
-            self._begun = now
+            self._begun = self._begun or now
             seconds = match[1] or match[2]
             yield from self._rearranged(float(seconds) if seconds else None)
         elif _START.search(text):

@@ -157,10 +157,11 @@ class Window:
 
 def _drop(entries: dict[Any, _Counts] | dict[Any, _Readings], last: int) -> None:
     """Drop buckets up to ``last``, and entries left without one."""
-    for key, entry in list(entries.items()):
-        for bucket in [bucket for bucket in entry.buckets if bucket <= last]:
-            del entry.buckets[bucket]
-        if not entry.buckets:
+    for key in list(entries):
+        buckets = entries[key].buckets
+        for bucket in [bucket for bucket in buckets if bucket <= last]:
+            del buckets[bucket]
+        if not buckets:
             del entries[key]
 
 
