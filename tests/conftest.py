@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+from k3observe.drill import binaries
+from k3observe.drill.binaries import Release
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,3 +22,87 @@ def shared() -> Path:
     if not (folder / "samples").is_dir():
         pytest.skip(f"no samples in {folder}: set K3OBSERVE_SHARED to the folder that holds samples/")
     return folder
+
+
+@pytest.fixture(scope="session", params=["3.5", "2.42"])
+def toolset(request: pytest.FixtureRequest) -> Release:
+    """The set of real programs; a test that uses one of them runs once a set.
+
+    For one set only: `@pytest.mark.parametrize("toolset", ["3.5"], indirect=True)`.
+    """
+    release: Release = request.param
+    return release
+
+
+@pytest.fixture(scope="session")
+def promtool(toolset: Release) -> Path:
+    return _program("promtool", toolset)
+
+
+@pytest.fixture(scope="session")
+def amtool(toolset: Release) -> Path:
+    return _program("amtool", toolset)
+
+
+@pytest.fixture(scope="session")
+def prometheus_bin(toolset: Release) -> Path:
+    return _program("prometheus", toolset)
+
+
+@pytest.fixture(scope="session")
+def alertmanager_bin(toolset: Release) -> Path:
+    return _program("alertmanager", toolset)
+
+
+@pytest.fixture(scope="session")
+def victoria_metrics_bin() -> Path:
+    return _program("victoria-metrics", "3.5")
+
+
+@pytest.fixture(scope="session")
+def vmalert_bin() -> Path:
+    return _program("vmalert", "3.5")
+
+
+@pytest.fixture(scope="session")
+def c_compiler() -> Path:
+    """For the fakes of the device libraries."""
+    found = shutil.which("cc") or shutil.which("gcc")
+    if found is None:
+        _missing("a C compiler is missing: apt-get install gcc libc6-dev")
+    return Path(found)
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Path:
+    """Grafana's types and registries, as pinned in tools/node; node itself is on PATH then."""
+    from tools import setup_node
+
+    problem = setup_node.problem()
+    if problem is not None:
+        _missing(problem)
+    return setup_node.FOLDER / "node_modules"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    from tools import setup_chromium
+
+    found = setup_chromium.find()
+    if found is None:
+        _missing("chromium is missing: python -m tools.setup_chromium")
+    return found
+
+
+def _program(name: str, release: Release) -> Path:
+    try:
+        return binaries.find(name, release).path
+    except binaries.BinaryMissingError as error:
+        _missing(str(error))
+
+
+def _missing(message: str) -> NoReturn:
+    """A build fails without what it needs; a person without it still gets the rest of the tests."""
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)

@@ -16,7 +16,6 @@ import shutil
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 from k3observe.drill import binaries
 from tools import apt
 
@@ -30,7 +29,7 @@ def main() -> int:
     parser.add_argument("--stamp", type=Path, help="file to touch once every program is there")
     stamp: Path | None = parser.parse_args().stamp
     problems: list[str] = []
-    packages = _Packages(ROOT / ".cache" / "apt")
+    packages = _Packages(binaries.PROJECT / ".cache" / "apt")
     for release, programs in binaries.SETS.items():
         folder = binaries.cache_folder(release)
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +42,7 @@ def main() -> int:
             except apt.AptError as error:
                 problems.append(f"{wanted} is missing ({error}): {binaries.how_to_get(wanted)}")
                 continue
-            print(f"{target.relative_to(ROOT)}: {origin}", flush=True)
+            print(f"{target.relative_to(binaries.PROJECT)}: {origin}", flush=True)
     packages.drop()
     for problem in problems:
         print(f"fetch_binaries: {problem}", file=sys.stderr)
