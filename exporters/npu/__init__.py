@@ -1,0 +1,1 @@
+"""Huawei Ascend NPUs, read through the tool ``npu-smi``."""

@@ -1,0 +1,225 @@
+"""Parse the table that ``npu-smi info`` prints, from driver 21 to 26 and from 310 to A3 and 950.
+
+Every device takes two rows: identity, health, power and temperature in the first; chip, bus, utilization and memory in
+the second. Rows are split at ``|``: columns move between builds and shift when numbers grow. What a row is follows
+from its own cells, so tables without a head, cut or mixed with log lines still give their whole rows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MAX_DEVICES = 256
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_BORDER = re.compile(r"\+[-=+]{8,}")
+_VERSION = re.compile(r"npu-smi\s+(\S{1,64})\s+Version:\s*(\S{1,64})")
+_BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
+_NO_BUS = re.compile(r"[0:.]+")
+_READING = re.compile(r"(?P<used>[0-9]{1,12}|NA|-)\s*/\s*(?P<total>[0-9]{1,12}|NA|-)(?![^\s])|(?P<plain>\S+)")
+_NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_ID = re.compile(r"[0-9]{1,9}")
+_HEALTH = re.compile(r"[A-Za-z][A-Za-z _-]{0,30}")
+_HEAD = re.compile(r"Bus-Id|Health|Process id|npu-smi|No running processes")
+
+Megabytes = tuple[int, int]
+"""Used and total; the tool writes MB and means MiB. A total of 0 was not read."""
+
+
+class FirstRow(NamedTuple):
+    """The upper row of a device; a value the tool does not have (``-``, ``NA``) is None."""
+
+    npu: int
+    name: str
+    health: str | None
+    power_watts: float | None
+    temperature_celsius: float | None
+
+
+class SecondRow(NamedTuple):
+    """The lower row of a device; ``physical`` is the column Phy-ID or Device, ``hbm`` is missing on 310 parts.
+
+    A 950 has no chip ids: ``chip`` is 0 then and ``has_chip_id`` False.
+    """
+
+    chip: int
+    physical: int | None
+    bus: str | None
+    utilization_percent: float | None
+    ddr: Megabytes
+    hbm: Megabytes | None
+    has_chip_id: bool
+
+
+class Device(NamedTuple):
+    """A chip (of an A3: a die) with both rows."""
+
+    first: FirstRow
+    second: SecondRow
+
+    @property
+    def memory(self) -> Megabytes | None:
+        """The memory that models live in: HBM, or on 310 parts DDR; None when it was not read.
+
+        The tool clears its structure before it asks the chip, so a total of 0 means that the chip did not answer;
+        the health beside it then says OK only because 0 is the index of that word.
+        """
+        used_total = self.second.ddr if self.second.hbm is None else self.second.hbm
+        return used_total if used_total[1] > 0 else None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the chip answered any call: a dead one prints zeros everywhere."""
+        return self.memory is not None or bool(self.first.temperature_celsius) or self.second.bus is not None
+
+
+class Process(NamedTuple):
+    """A process on a chip; its name comes from 15 characters of the kernel and lost its colons."""
+
+    npu: int
+    chip: int
+    pid: int
+    name: str
+    memory_megabytes: int | None
+
+
+class Table(NamedTuple):
+    """What one call printed."""
+
+    tool: str | None
+    driver: str | None
+    devices: tuple[Device, ...]
+    incomplete: tuple[FirstRow | SecondRow, ...]
+    """Rows whose other half is missing: cut, or left out by the tool (an unknown health index drops the first)."""
+    processes: tuple[Process, ...]
+    dropped: int
+    """Rows that are cut, not closed by ``|`` or that no layout explains."""
+    headed: bool
+    """Whether the head of the table was seen: without it no devices may mean that nothing was printed."""
+
+
+def lines(text: str) -> list[str]:
+    """Split at LF, CRLF and CR, without colours and other control characters."""
+    return _LINE_END.split(_CONTROL.sub("", text))
+
+
+def parse(text: str) -> Table:
+    """Return what ``text`` holds; anything that is not a whole row is left out, never guessed."""
+    tool = driver = None
+    headed = False
+    devices: list[Device] = []
+    halves: list[FirstRow | SecondRow] = []
+    processes: list[Process] = []
+    dropped = 0
+    pending: FirstRow | None = None
+    for line in lines(text):
+        start = line.find("|")
+        border = _BORDER.search(line)
+        if start < 0 and not border:
+            continue
+        row = None
+        if start >= 0 and not (border and border.start() < start):
+            body = line[start:].rstrip()
+            row = _row(body)
+            if row is None and _HEAD.search(body):
+                version = _VERSION.search(body)
+                if version and tool is None:
+                    tool, driver = version.groups()
+                headed = headed or version is not None or "Health" in body or "Bus-Id" in body
+            elif row is None:
+                dropped += _is_ours(line[:start], body)
+        if isinstance(row, SecondRow) and pending is not None:
+            if len(devices) < MAX_DEVICES:
+                devices.append(Device(pending, row))
+            pending = None
+            continue
+        if pending is not None:
+            halves.append(pending)
+            pending = None
+        if isinstance(row, FirstRow):
+            pending = row
+        elif isinstance(row, SecondRow):
+            halves.append(row)
+        elif isinstance(row, Process):
+            processes.append(row)
+    if pending is not None:
+        halves.append(pending)
+    return Table(tool, driver, tuple(devices), tuple(halves[:MAX_DEVICES]), tuple(processes), dropped, headed)
+
+
+def _row(body: str) -> FirstRow | SecondRow | Process | None:
+    """Return the row that ``body``, from its first ``|`` on, is; None when it is none or not closed."""
+    if not body.endswith("|"):
+        return None
+    cells = [cell.strip() for cell in body[1:-1].split("|")]
+    if len(cells) < 3:
+        return None
+    readings = list(_READING.finditer(cells[-1]))
+    plain = [match["plain"] for match in readings if match["plain"]]
+    pairs = [_pair(match) for match in readings if not match["plain"]]
+    if len(cells) >= 4 and not pairs and (process := _process(cells)):
+        return process
+    identity, middle = " ".join(cells[:-2]).split(), cells[-2]
+    has_bus = _BUS.fullmatch(middle) is not None
+    if not has_bus and len(plain) >= 2 and len(pairs) <= 1:
+        return _first(identity, middle, plain)
+    if plain and 1 <= len(pairs) <= 2 and (has_bus or len(plain) == 1):
+        return _second(identity, middle if has_bus else None, plain, pairs)
+    return None
+
+
+def _first(identity: list[str], health: str, plain: list[str]) -> FirstRow | None:
+    if len(identity) < 2 or not _ID.fullmatch(identity[0]) or not (_HEALTH.fullmatch(health) or health == "-"):
+        return None
+    if any(value not in ("NA", "-") and not _NUMBER.fullmatch(value) for value in plain[:2]):
+        return None
+    word = None if health in ("NA", "-") else health
+    return FirstRow(int(identity[0]), " ".join(identity[1:])[:64], word, _number(plain[0]), _number(plain[1]))
+
+
+def _second(
+    identity: list[str], bus: str | None, plain: list[str], pairs: list[Megabytes]
+) -> SecondRow | None:
+    ids = [int(word) for word in identity if _ID.fullmatch(word)]
+    if len(ids) > 2 or any(word not in ("-", "NA") and not _ID.fullmatch(word) for word in identity):
+        return None
+    return SecondRow(
+        chip=ids[0] if ids else 0,
+        physical=ids[1] if len(ids) > 1 else None,
+        bus=bus.upper() if bus and not _NO_BUS.fullmatch(bus) else None,
+        utilization_percent=_number(plain[0]),
+        ddr=pairs[0],
+        hbm=pairs[1] if len(pairs) > 1 else None,
+        has_chip_id=bool(ids),
+    )
+
+
+def _process(cells: list[str]) -> Process | None:
+    """A row of the process table; 26.x adds a column with the process id inside the container."""
+    ids, pid, name, memory = cells[0].split(), cells[1], cells[2], cells[3]
+    if not 1 <= len(ids) <= 2 or not all(map(_ID.fullmatch, (*ids, pid))) or len(memory.split()) != 1:
+        return None
+    if not (_ID.fullmatch(memory) or memory in ("NA", "-")):
+        return None
+    return Process(int(ids[0]), int(ids[1]) if len(ids) > 1 else 0, int(pid), name[:64],
+                   int(memory) if _ID.fullmatch(memory) else None)
+
+
+def _pair(match: re.Match[str]) -> Megabytes:
+    """Return used and total; what cannot be true has the total 0 of memory that was not read."""
+    used, total = match["used"], match["total"]
+    if not (used.isdigit() and total.isdigit()) or int(used) > int(total):
+        return 0, 0
+    return int(used), int(total)
+
+
+def _number(word: str) -> float | None:
+    return float(word) if _NUMBER.fullmatch(word) else None
+
+
+def _is_ours(prefix: str, body: str) -> bool:
+    """Whether a row that could not be read belongs to the table: a log line may hold ``|`` too."""
+    inner = body.strip("| ")
+    return not prefix.strip(" \t>") and _ID.match(inner.split(" ")[0].split("|")[0] or "x") is not None
