@@ -76,6 +76,8 @@ THROTTLED = Family(
 ROW_REMAP_FAILURE = Family(
     "k3_accelerator_row_remap_failure", "gauge", DEVICE,
     "1 when a memory row could not be remapped: the device has to be replaced.")
+FAULT = Family(
+    "k3_accelerator_fault", "gauge", (*DEVICE, "code"), "1 while the device reports this error code of its maker.")
 LINK_UP = Family("k3_accelerator_link_up", "gauge", (*DEVICE, "link"), "1 while the link is up, 0 while it is down.")
 
 EXPERT_BALANCE = Family(
@@ -136,5 +138,8 @@ SOURCE_ERRORS = Family(
     "k3_source_errors_total", "counter", (*SOURCE, "reason"), "Failed reads of the source, by reason.")
 BUILD_INFO = Family(
     "k3observe_exporter_build_info", "gauge", ("version", "python"), "Always 1; version of the exporter.")
+COLLECT_ERRORS = Family(
+    "k3observe_exporter_collect_errors_total", "counter", ("collector",),
+    "Scrapes that went without a collector's metrics because of an error in it.")
 
 ALL: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))

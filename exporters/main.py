@@ -1,0 +1,171 @@
+"""The program k3observe-exporter. Imports stay inside functions: ``--version`` must cost no more than Python itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from k3observe.version import __version__
+
+if TYPE_CHECKING:
+    import argparse
+    import logging
+
+    from k3observe.exporters.collector import Collector
+    from k3observe.exporters.registry import Registry
+
+STOP_SECONDS = 0.3
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the exporter and end the process: 0 stopped or written, 1 it could not serve or read, 2 bad input."""
+    argv = sys.argv[1:] if argv is None else argv
+    if "--version" in argv:
+        print(f"k3observe-exporter {__version__}")
+        sys.exit(0)
+    from k3observe.exporters import flags
+
+    if "--help" in argv or "-h" in argv:
+        print(flags.help_text(), end="")
+        sys.exit(0)
+    try:
+        args = flags.parse(argv, os.environ)
+    except flags.FlagError as error:
+        _bad_input(str(error))
+    _leave(_run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    import prometheus_client
+
+    from k3observe.exporters import flags, logs
+    from k3observe.exporters.registry import Registry
+
+    log = logs.configure(args.log_level, args.log_format)
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    collectors: list[Collector] = []
+    for name in args.collect:
+        try:
+            collectors.append(flags.collector_module(name).from_args(args, log.getChild(name)))
+        except ValueError as error:
+            _bad_input(str(error))
+    registry = Registry(collectors, log)
+    run = _once if args.once or args.textfile else _serve
+    try:
+        return run(args, collectors, registry, log)
+    finally:
+        _stop(collectors)
+
+
+def _serve(
+    args: argparse.Namespace, collectors: Sequence[Collector], registry: Registry, log: logging.Logger
+) -> int:
+    import signal
+
+    from k3observe.exporters.web.app import App
+    from k3observe.exporters.web.server import Server, listen
+    from k3observe.exporters.web.snapshots import Snapshots
+
+    web = None
+    if args.web_config_file:
+        from k3observe.exporters.web.toolkit import WebConfig, WebConfigError
+
+        try:
+            web = WebConfig(args.web_config_file, log)
+        except WebConfigError as error:
+            _bad_input(str(error))
+    listeners = []
+    for address in args.web_listen_address:
+        try:
+            listeners += listen(address)
+        except ValueError as error:
+            _bad_input(f"--web.listen-address: {error}")
+        except OSError as error:
+            print(f"k3observe-exporter: --web.listen-address: {address}: {error.strerror}", file=sys.stderr)
+            return 1
+    if web:
+        app = App(Snapshots(registry), collectors, args.web_telemetry_path, web.authenticate, web.headers)
+        server = Server(listeners, app, log, web.tls)
+    else:
+        server = Server(listeners, App(Snapshots(registry), collectors, args.web_telemetry_path), log)
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second one ends at once
+        server.stop()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    for collector in collectors:
+        collector.start()
+    for listener in listeners:
+        host, port = listener.getsockname()[:2]
+        log.info("listening on %s", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    server.run()
+    log.info("stopping")
+    return 0
+
+
+def _once(
+    args: argparse.Namespace, collectors: Sequence[Collector], registry: Registry, log: logging.Logger
+) -> int:
+    import signal
+    import time
+
+    from prometheus_client import generate_latest
+
+    from k3observe.exporters import textfile
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for collector in collectors:
+        collector.start()
+    end = time.monotonic() + args.once_timeout
+    while not all(collector.ready() for collector in collectors) and time.monotonic() < end:
+        time.sleep(0.02)
+    waiting = [collector.name for collector in collectors if not collector.ready()]
+    if waiting:
+        log.error("no reading of %s within %g s", ", ".join(waiting), args.once_timeout)
+    body = registry.encode(generate_latest)
+    if args.textfile:
+        try:
+            textfile.write(args.textfile, body)
+        except OSError as error:
+            print(f"k3observe-exporter: --textfile: {args.textfile}: {error.strerror}", file=sys.stderr)
+            return 1
+    if args.once:
+        sys.stdout.buffer.write(body)
+    return 1 if waiting else 0
+
+
+def _stop(collectors: Sequence[Collector]) -> None:
+    """Ask the collectors to stop, in a thread of its own: one that hangs does not hold up the end."""
+    import threading
+
+    def stop() -> None:
+        for collector in collectors:
+            collector.stop()
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    thread.join(STOP_SECONDS)
+
+
+def _leave(status: int) -> NoReturn:
+    """End without waiting for threads: one may be stuck in a driver."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or 1
+    os._exit(status)
+
+
+def _bad_input(message: str) -> NoReturn:
+    print(f"k3observe-exporter: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
