@@ -117,9 +117,10 @@ def head_of(response: Response, *, keep_alive: bool, now: float | None = None) -
         f"Date: {day}, {date.tm_mday:02d} {month} {date.tm_year} {time.strftime('%H:%M:%S', date)} GMT",
         f"Content-Type: {response.content_type}",
         f"Content-Length: {len(response.body)}",
-        "X-Content-Type-Options: nosniff",
         *(f"{name}: {value}" for name, value in response.headers),
     ]
+    if not any(name == "X-Content-Type-Options" for name, _ in response.headers):
+        lines.append("X-Content-Type-Options: nosniff")
     if not keep_alive:
         lines.append("Connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

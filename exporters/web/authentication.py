@@ -1,0 +1,82 @@
+"""Basic authentication with bcrypt hashes, as Prometheus's exporter-toolkit has it; loads bcrypt."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import bcrypt
+
+_HASH = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+_CACHE = 256
+_MAX_PASSWORD = 72
+"""bcrypt looks at no more bytes; Go's compares longer ones by these, the Python package refuses them."""
+
+
+class BasicAuth:
+    """Judges Authorization headers.
+
+    Verified and refused passwords are remembered (as a keyed hash), so that a scraper costs one bcrypt
+    computation and not one a scrape. An unknown user costs as much time as a wrong password.
+    """
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = {name.encode(): password_hash.encode() for name, password_hash in users.items()}
+        cost = max((int(value.split(b"$")[2]) for value in self._users.values()), default=10)
+        self._nobody = b"$2b$%02d$" % cost + b"." * 53  # no password has this hash
+        self._key = os.urandom(32)
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, bool] = OrderedDict()
+
+    def __call__(self, header: str) -> bool | Callable[[], bool]:
+        """Return the verdict, or the computation that leads to it."""
+        credentials = _credentials(header)
+        if credentials is None:
+            return False
+        user, password = credentials
+        key = hmac.digest(self._key, b"%d:%s%s" % (len(user), user, password), hashlib.sha256)
+        with self._lock:
+            verdict = self._verdicts.get(key)
+        return partial(self._verify, user, password, key) if verdict is None else verdict
+
+    def _verify(self, user: bytes, password: bytes, key: bytes) -> bool:
+        with self._lock:
+            if key in self._verdicts:
+                return self._verdicts[key]
+        known = self._users.get(user)
+        try:
+            matches = bcrypt.checkpw(password[:_MAX_PASSWORD], known or self._nobody)
+        except ValueError:  # a NUL in the password
+            matches = False
+        verdict = matches and known is not None
+        with self._lock:
+            self._verdicts[key] = verdict
+            while len(self._verdicts) > _CACHE:
+                # Guesses must not push out the scraper's verified password.
+                refused = next((k for k, allowed in self._verdicts.items() if not allowed), None)
+                self._verdicts.pop(refused) if refused else self._verdicts.popitem(last=False)
+        return verdict
+
+
+def is_hash(text: str) -> bool:
+    """Whether this is a bcrypt hash."""
+    return _HASH.fullmatch(text) is not None
+
+
+def _credentials(header: str) -> tuple[bytes, bytes] | None:
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return (user, password) if colon else None
