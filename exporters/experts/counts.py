@@ -55,10 +55,10 @@ def parse(text: bytes, *, now: float, model: str = "") -> Document:
     if not isinstance(root, dict):
         raise CountsError(f"must be an object, is {_kind(root)}")
     if root.get("version") != VERSION:
-        raise CountsError(f"version: must be {VERSION}, is {str(root.get('version'))[:20]}")
+        raise CountsError(f"version: must be {VERSION}, is {_short(root.get('version'))}")
     kind = root.get("kind", "cumulative")
     if kind not in get_args(Kind):
-        raise CountsError(f"kind: must be window or cumulative, is {str(kind)[:20]!r}")
+        raise CountsError(f"kind: must be window or cumulative, is {_short(kind)}")
     time = _number(root, "time", None)
     if kind == "window" and time is None:
         raise CountsError("time: a window needs the unix time of its end, so that it is counted once")
@@ -95,9 +95,9 @@ def _entry(
         raise CountsError(f"{where}: must be an object, is {_kind(entry)}")
     scope, phase = entry.get("scope"), entry.get("phase", "all")
     if scope not in get_args(Scope):
-        raise CountsError(f"{prefix}scope: must be rank or expert, is {str(scope)[:20]!r}")
+        raise CountsError(f"{prefix}scope: must be rank or expert, is {_short(scope)}")
     if phase not in get_args(Phase):
-        raise CountsError(f"{prefix}phase: must be one of {', '.join(get_args(Phase))}, is {str(phase)[:20]!r}")
+        raise CountsError(f"{prefix}phase: must be one of {', '.join(get_args(Phase))}, is {_short(phase)}")
     counts = _counts(entry.get("counts"), f"{prefix}counts")
     width = len(counts[0]) if counts else 0
     ranks = _ranks(entry, "ranks", prefix)
@@ -125,7 +125,7 @@ def _counts(value: object, where: str) -> tuple[tuple[int, ...], ...]:
             raise CountsError(f"{where}[{index}]: {len(row)} counts, layer 0 has {width}")
         if not set(map(type, row)) <= {int}:
             wrong = next(item for item in row if type(item) is not int)
-            raise CountsError(f"{where}[{index}]: {str(wrong)[:20]!r} is no whole number")
+            raise CountsError(f"{where}[{index}]: {_short(wrong)} is no whole number")
         if row and (min(row) < 0 or max(row) >= MAX_COUNT):
             raise CountsError(f"{where}[{index}]: counts must be from 0 to 2^48")
     return tuple(map(tuple, rows)) if width else ()
@@ -143,8 +143,8 @@ def _identities(entry: dict[str, Any], key: str, size: int, prefix: str) -> tupl
 def _ranks(entry: dict[str, Any], key: str, prefix: str) -> int | None:
     value = entry.get(key)
     if value is not None and not (type(value) is int and 1 <= value <= MAX_COLUMNS):
-        raise CountsError(f"{prefix}{key}: must be a number of ranks, is {str(value)[:20]!r}")
-    return cast("int | None", value)
+        raise CountsError(f"{prefix}{key}: must be a number of ranks, is {_short(value)}")
+    return value
 
 
 def _number(entry: dict[str, Any], key: str, default: float | None, prefix: str = "") -> float | None:
@@ -152,15 +152,19 @@ def _number(entry: dict[str, Any], key: str, default: float | None, prefix: str 
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 <= value < 1e12 or not math.isfinite(value):
-        raise CountsError(f"{prefix}{key}: must be a number of seconds, is {str(value)[:20]!r}")
+        raise CountsError(f"{prefix}{key}: must be a number of seconds, is {_short(value)}")
     return float(value)
 
 
 def _text(entry: dict[str, Any], key: str, default: str, prefix: str = "") -> str:
     value = entry.get(key, default)
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise CountsError(f"{prefix}{key}: must be a text of at most {MAX_TEXT} characters")
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
+        raise CountsError(f"{prefix}{key}: must be a printable text of at most {MAX_TEXT} characters")
     return value
+
+
+def _short(value: object) -> str:
+    return repr(value)[:24] if isinstance(value, str | int | float) else _kind(value)
 
 
 def _kind(value: object) -> str:

@@ -157,7 +157,7 @@ def message(line: str) -> str:
         found = next((text for text in _strings(value) if any(m.decode() in text for m in MARKERS)), None)
         if found is None:
             break
-        line = found
+        line = found.encode("utf-8", "replace").decode()  # JSON may hold lone surrogates, a label may not
     return line
 
 
