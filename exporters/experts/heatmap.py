@@ -8,22 +8,20 @@ of an expert-parallel rank: the load of rank r is bucket{le=r} less bucket{le=r-
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from k3observe.exporters.experts.counters import Increases
 from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, Phase
+from k3observe.exporters.exposition import Reader
 
 MAX_BYTES = 64 << 20
-MAX_LINES = 200_000
 MAX_RANKS = 1024
-_PREFIX = "sglang:eplb_"
+MAX_NAME = 256
 _BUCKET = "sglang:eplb_gpu_physical_count_bucket"
 _SUM, _COUNT = "sglang:eplb_balancedness_sum", "sglang:eplb_balancedness_count"
-_MODEL = re.compile(r'[{,]model_name="([^"\\]{1,256})"')
+_NAMED = "sglang:num_running_reqs"
+_READER = Reader((_BUCKET, _SUM, _COUNT, _NAMED))
 _PHASES: dict[str, Phase] = {"decode": "decode", "target_verify": "decode", "extend": "prefill", "mixed": "mixed"}
 
 
@@ -40,19 +38,14 @@ class HeatMapReader:
 
     def __call__(self, text: bytes, now: float) -> list[Event]:
         """Return what came since the scrape before."""
-        page = text.decode("utf-8", "replace")
-        lines = [line for line in page.split("\n") if line.startswith(_PREFIX)]
-        if not lines:
-            raise ValueError(
-                f"holds no {_PREFIX}* family: start SGLang with --enable-metrics and "
-                "--expert-balancedness-report-mode prometheus, and set SGLANG_EPLB_HEATMAP_COLLECTION_INTERVAL")
-        if len(lines) > MAX_LINES:
-            raise ValueError(f"{len(lines)} lines of {_PREFIX}*: at most {MAX_LINES} are read")
-        named = None if self._model else _MODEL.search(page)
-        model = named[1] if named else self._model
+        samples, malformed = _READER.read(text)
+        if malformed:
+            raise ValueError(f"{malformed} lines are no samples: the page is cut short or broken")
         buckets: dict[int, dict[float, float]] = {}
         passes: dict[Phase, tuple[float, float]] = {}
-        for name, labels, value in _samples(lines):
+        model = self._model
+        for name, labels, value in samples:
+            model = model or labels.get("model_name", "")[:MAX_NAME]
             if name == _BUCKET:
                 layer, bound = int(labels.get("layer", "")), float(labels.get("le", ""))
                 row = buckets.setdefault(layer, {})
@@ -60,6 +53,10 @@ class HeatMapReader:
             elif name in (_SUM, _COUNT) and (phase := _PHASES.get(labels.get("forward_mode", ""))):
                 total, count = passes.get(phase, (0.0, 0.0))
                 passes[phase] = (total + value, count) if name == _SUM else (total, count + value)
+        if not buckets and not any(name in (_SUM, _COUNT) for name, _, _ in samples):
+            raise ValueError(
+                "no sglang:eplb_* family: start SGLang with --enable-metrics and --expert-balancedness-report-mode "
+                "prometheus, and set SGLANG_EPLB_HEATMAP_COLLECTION_INTERVAL")
         events: list[Event] = []
         if buckets:
             loads = rank_loads(buckets, model, now)
@@ -106,9 +103,3 @@ def _whole(value: float) -> int:
     if not 0 <= value < 2**53:
         raise ValueError(f"{_BUCKET}: {value} is no count")
     return int(value)
-
-
-def _samples(lines: list[str]) -> Iterator[tuple[str, dict[str, str], float]]:
-    for family in text_string_to_metric_families("\n".join([*lines, ""])):
-        for sample in family.samples:
-            yield sample.name, sample.labels, sample.value

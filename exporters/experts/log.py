@@ -49,7 +49,7 @@ class LogSource:
         elif not self._missing:
             self._missing = True
             self._status.failed("unreadable")
-            self._log.warning("experts: cannot read the log %s: %s: trying again", self._path, error)
+            self._log.warning("cannot read the log %s: %s: trying again", self._path, error)
 
     def _block(self, block: bytes) -> None:
         now = time.time()
@@ -64,6 +64,6 @@ class LogSource:
         if problem.reason:
             self._status.failed(problem.reason, down=False)
         if not problem.once or problem.text not in self._said:
-            self._log.warning("experts: %s", problem.text)
+            self._log.warning("%s", problem.text)
         if problem.once:
             self._said.add(problem.text)

@@ -90,9 +90,9 @@ class Peers:
             if good:
                 status.succeeded(time.monotonic() - began)
             if problem and problem != said:
-                log.warning("experts: a peer is missing, its ranks are not counted: %s", problem)
+                log.warning("a peer is missing, its ranks are not counted: %s", problem)
             elif said and not problem:
-                log.info("experts: the peer %s is back", url)
+                log.info("the peer %s is back", url)
             said = problem
             self._stop.wait(max(0.0, self._seconds - (time.monotonic() - began)))
 
@@ -117,15 +117,14 @@ def add_up(windows: Sequence[Sequence[ExpertLoads]]) -> tuple[list[ExpertLoads],
                 groups.setdefault((loads.model, loads.phase, loads.scope), []).append(loads)
     sums, problems = [], []
     for (model, phase, scope), parts in groups.items():
-        fitting = [parts[0]]
+        total, fitting = parts[0], [parts[0]]
         for part in parts[1:]:
             try:
-                merge([*fitting, part])
+                total = merge([total, part])
             except ValueError as error:
                 problems.append(f"a window of {model!r}, {phase}, {scope} does not fit: {error}")
             else:
                 fitting.append(part)
-        total = merge(fitting)
         seen = [part.ranks_seen for part in fitting if part.ranks_seen is not None]
         expected = [part.ranks_expected for part in fitting if part.ranks_expected is not None]
         known = len(seen) == len(fitting)

@@ -61,7 +61,7 @@ class PolledSource:
             else:
                 status.succeeded(seconds)
             if problem and problem != said:
-                log.warning("experts: %s", problem)
+                log.warning("%s", problem)
             said = problem
             self._stop.wait(max(0.0, self._seconds - seconds))
 

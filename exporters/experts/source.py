@@ -20,8 +20,13 @@ class Source(Protocol):
     one from its flags: ``plugin.source(directory: Path, poll_seconds: float) -> Source``.
     """
 
-    name: str
-    reasons: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """Value of the label ``source``."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Reasons that the source can fail for."""
 
     def start(self, sink: Sink, status: SourceStatus, log: logging.Logger) -> None:
         """Start a daemon thread that passes each reading to ``sink`` and its success to ``status``; return at once.
