@@ -1,0 +1,74 @@
+"""The engine's counters made monotonic over its restarts, and hit ratios over sliding windows."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+WINDOWS = (("1m", 60.0), ("5m", 300.0))
+
+
+class Totals(NamedTuple):
+    """Lookups and hits (by tier) since the exporter met the engine, in tokens or in blocks of unknown size."""
+
+    queries: float
+    hits: dict[str, float]
+
+    @property
+    def all_hits(self) -> float:
+        """Hits of all tiers."""
+        return sum(self.hits.values())
+
+
+class Counters:
+    """Follows one engine.
+
+    A counter that falls, or an engine whose process start time changed, has restarted: what it had before stays in
+    the total, as ``increase()`` of Prometheus would have it.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._tolerance = 1.5 * interval
+        self._offsets: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._start_time: float | None = None
+        self._history: deque[tuple[float, float, float]] = deque()
+
+    def add(
+        self, now: float, queries: float, hits: tuple[tuple[str, float], ...], start_time: float | None = None
+    ) -> Totals:
+        """Take the engine's raw counters at ``now`` (monotonic seconds) and return the totals."""
+        restarted = None not in (self._start_time, start_time) and self._start_time != start_time
+        self._start_time = start_time if start_time is not None else self._start_time
+        if restarted:
+            for name, value in self._last.items():
+                self._offsets[name] = self._offsets.get(name, 0.0) + value
+            self._last = {}
+        raw = {"": queries, **dict(hits)}
+        for name, value in raw.items():
+            if value < self._last.get(name, 0.0):
+                self._offsets[name] = self._offsets.get(name, 0.0) + self._last[name]
+            self._last[name] = value
+        # A tier that hit before a restart and not since keeps its total.
+        total = {name: self._offsets.get(name, 0.0) + self._last.get(name, 0.0)
+                 for name in {*self._offsets, *self._last}}
+        totals = Totals(total.pop(""), total)
+        self._history.append((now, totals.queries, totals.all_hits))
+        while self._history[0][0] < now - WINDOWS[-1][1] - self._tolerance:
+            self._history.popleft()
+        return totals
+
+    def ratios(self) -> dict[str, float]:
+        """Return hits over lookups by window, from the newest reading back.
+
+        None is given before a window is covered, across a gap at its beginning, and without lookups.
+        """
+        if not self._history:
+            return {}
+        now, queries, hits = self._history[-1]
+        ratios = {}
+        for name, seconds in WINDOWS:
+            time, old_queries, old_hits = min(self._history, key=lambda entry: abs(entry[0] - (now - seconds)))
+            if abs(time - (now - seconds)) <= self._tolerance and queries > old_queries:
+                ratios[name] = min(1.0, max(0.0, (hits - old_hits) / (queries - old_queries)))
+        return ratios
