@@ -23,6 +23,9 @@ REASONS = (
     DCMI, DETAILS, DROPPED, runner.FLOOD, runner.HUNG, NO_TABLE, runner.NOT_EXECUTABLE, runner.NOT_FOUND, STATUS,
     runner.TIMEOUT, UNSUPPORTED)
 
+ROUND_SECONDS = 8.0
+"""After this, sub-commands wait for the next round: the first one must not keep ``--once`` and readiness waiting."""
+
 Value = TypeVar("Value")
 
 
@@ -59,7 +62,7 @@ class NpuCollector:
         self._tool, self._log, self._interval = tool, log, interval
         self._wanted, self._expected = wanted, expected
         self._status = SourceStatus(self.name, "npu-smi", REASONS)
-        self._stopped = threading.Event()
+        self._stopped, self._first_round = threading.Event(), threading.Event()
         self._newest: tuple[float, Snapshot, exposition.Details] = (0.0, devices.EMPTY, exposition.NO_DETAILS)
         self._tried: dict[schedule.Call, schedule.Tried] = {}
         self._complaint: str | None = None
@@ -76,8 +79,8 @@ class NpuCollector:
         self._tool.stop()
 
     def ready(self) -> bool:
-        """Whether the first table, or the first failure, is in."""
-        return self._status.tried
+        """Whether the first table and what it lacks, or the first failure, is in."""
+        return self._first_round.is_set()
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of the devices and of the source."""
@@ -92,8 +95,9 @@ class NpuCollector:
             started = time.monotonic()
             self._read_table(started)
             for call in schedule.due(self._newest[1], self._tried, time.monotonic()):
-                if time.monotonic() >= started + self._interval or not self._read_details(call):
+                if not self._read_details(call) or time.monotonic() >= started + min(self._interval, ROUND_SECONDS):
                     break
+            self._first_round.set()
             self._stopped.wait(max(0.0, started + self._interval - time.monotonic()))
 
     def _read_table(self, started: float) -> None:

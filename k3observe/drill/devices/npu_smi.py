@@ -199,8 +199,11 @@ def details(state: State, kind: str, npu_id: int, chip_id: int | None) -> str | 
             groups.append([("NPU Real-time Power(W)", f"{chip['watts']:.1f}"), ("Chip ID", n)])
     else:
         return None
-    head: list[tuple[str, object]] = [("NPU ID", npu_id)] + ([] if one else [("Chip Count", len(npu["chips"]))])
-    groups = [head + groups[0]] if one else [head, *groups]
+    head: list[tuple[str, object]] = [("NPU ID", npu_id)]
+    if one:
+        groups[0][:0] = head
+    else:
+        groups.insert(0, [*head, ("Chip Count", len(npu["chips"]))])
     return "\n\n".join("\n".join(f"\t{key:<30} : {value}" for key, value in group) for group in groups) + "\n"
 
 
