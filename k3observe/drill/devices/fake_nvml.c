@@ -22,10 +22,10 @@
  *   gpu.3.mig = 1                MIG mode, .mig.instances = 0 2: the slots of seven in use
  *   mig.uuid, mig.name, mig.memory.*   of an instance
  *
+ * A call on a card on which another still hangs is noted in <state file>.overlaps.
  * The v1 memory call counts what the driver reserves as used, as the real one does.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -146,9 +146,23 @@ static u64 pause_of(const handle_t *h, const char *symbol) {
     return get(value, sizeof value, "%s", key) ? strtoull(value, NULL, 0) : 0;
 }
 
+/* Notes in <state file>.overlaps a call on a card on which another one hangs. */
+static void note_overlap(int card, const char *symbol) {
+    char path[512];
+    snprintf(path, sizeof path, "%s.overlaps", getenv("K3_FAKE_NVML"));
+    FILE *file = fopen(path, "a");
+    if (!file) return;
+    fprintf(file, "%d %s\n", card, symbol);
+    fclose(file);
+}
+
 static void hang(const handle_t *h, const char *symbol) {
+    static int hanging[MAX_CARDS];
     const struct timespec step = {0, 10000000};
+    if (!pause_of(h, symbol)) return;
+    if (h && __atomic_fetch_add(&hanging[h->card], 1, __ATOMIC_SEQ_CST)) note_overlap(h->card, symbol);
     for (u64 waited = 0; waited < pause_of(h, symbol); waited += 10) nanosleep(&step, NULL);
+    if (h) __atomic_fetch_sub(&hanging[h->card], 1, __ATOMIC_SEQ_CST);
 }
 
 static int refusal(const handle_t *h, const char *symbol) {
@@ -287,8 +301,8 @@ API int nvmlDeviceGetPciInfo_v3(handle_t *h, pci_t *out) {
 
 static int memory(const handle_t *h, u64 *total, u64 *reserved, u64 *used) {
     if (number_of(h, "memory.unified", 0)) return NOT_SUPPORTED;
-    *total = number_of(h, "memory.total", 150754820096ULL);
-    *reserved = number_of(h, "memory.reserved", 635437056ULL);
+    *total = number_of(h, "memory.total", h->slot < 0 ? 150754820096ULL : 18844352512ULL);
+    *reserved = number_of(h, "memory.reserved", h->slot < 0 ? 635437056ULL : 79429632ULL);
     *used = number_of(h, "memory.used", 0);
     return OK;
 }
