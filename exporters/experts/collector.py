@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -93,8 +93,8 @@ def from_args(args: argparse.Namespace, log: logging.Logger) -> ExpertsCollector
     return ExpertsCollector(
         _source(args), peers, log, instance=instance, window_seconds=args.experts_window,
         options=Options(args.experts_min_load, args.experts_layers, args.experts_top, args.experts_ranks),
-        window_only=args.experts_window_only, devices=[
-            RankDevice(args.experts_model_name, *place) for place in args.experts_rank_device])
+        window_only=args.experts_window_only,
+        places={rank: (device, identity) for rank, device, identity in args.experts_rank_device})
 
 
 def _source(args: argparse.Namespace) -> Source | None:
@@ -136,7 +136,7 @@ class ExpertsCollector:
         window_seconds: float,
         options: Options,
         window_only: bool = False,
-        devices: Iterable[RankDevice] = (),
+        places: Mapping[int, tuple[str, str]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source, self._peers, self._log = source, peers, log
@@ -146,7 +146,8 @@ class ExpertsCollector:
         self._source_status = SourceStatus("experts", source.name, source.reasons) if source else None
         self._peers_status = SourceStatus("experts", "peers", peers.reasons) if peers else None
         self._lock = threading.Lock()
-        self._devices = {(device.model, device.rank): device for device in devices}
+        self._places = dict(places or {})
+        self._devices: dict[tuple[str, int], RankDevice] = {}
         self._rebalances: dict[str, int] = {}
         self._rebalance_seconds: dict[str, float] = {}
         self._said: set[str] = set()
@@ -182,13 +183,22 @@ class ExpertsCollector:
         loads, problems = add_up(windows)
         for problem in problems:
             self._say(problem)
-        yield from report(all_phases(loads), self._window.readings(), self._options)
+        readings = self._window.readings()
+        yield from report(all_phases(loads), readings, self._options)
+        models = dict.fromkeys(part.model for part in (*loads, *readings))
         with self._lock:
             yield from rebalance_families(self._rebalances, self._rebalance_seconds)
-            info = families.EXPERT_RANK_INFO.new()
-            for device in self._devices.values():
-                info.add_metric((device.model, str(device.rank), device.device, device.uuid), 1)
-        yield info
+            yield self._rank_info(models)
+
+    def _rank_info(self, models: Iterable[str]) -> Metric:
+        """Return the devices of ranks: those the flags name, for every model, else those the source tells."""
+        labels = {
+            (device.model, str(device.rank)): (device.device, device.uuid) for device in self._devices.values()}
+        labels.update({(model, str(rank)): place for model in models for rank, place in self._places.items()})
+        info = families.EXPERT_RANK_INFO.new()
+        for rank, place in labels.items():
+            info.add_metric((*rank, *place), 1)
+        return info
 
     def _take(self, event: Event) -> None:
         if isinstance(event, ExpertLoads | BalanceReading):
