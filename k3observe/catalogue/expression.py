@@ -21,13 +21,15 @@ Spelling = Literal["colon", "underscore"]
 class ExampleSeries(NamedTuple):
     """A raw series. Its value is ``factor * value + offset`` for a value of the signal.
 
-    With ``clock`` it is a Unix time, and its value is the evaluation time minus the signal's value.
+    With ``clock`` it is a Unix time, and its value is the evaluation time minus the signal's value. With ``from_count``
+    the signal counts series: this one exists while the signal's value is at least that number.
     """
 
     series: str
     factor: float
     offset: float = 0.0
     clock: bool = False
+    from_count: int = 0
 
 
 def recording(
@@ -190,15 +192,17 @@ def example_series(
     target = {name: value for name, value in target_labels.items() if name not in own}
     found: list[ExampleSeries] = []
     chosen = [term for term in entry.terms if _fits(signal, entry, term, own)]
-    tagged = any(term.labels for term in entry.terms)
-    for position, term in enumerate(chosen):
-        silent = position > 0 and (tagged or entry.combine == "first")
-        if silent and entry.combine == "first":
-            continue
-        for example in term.examples:
-            labels = {**example.labels, **_raw_labels(signal, entry, term, own)}
-            share = 0.0 if silent else example.share / (1 if tagged or entry.combine == "first" else len(chosen))
-            found.extend(_rows(entry, term, share, labels, target, spelling))
+    if entry.combine == "first" or any(term.labels for term in entry.terms):
+        chosen = chosen[:1]  # the other terms are alternatives, or series of the signal with other labels
+    for term in chosen:
+        raw_labels = _raw_labels(signal, entry, term, own)
+        for number, example in enumerate(term.examples, 1):
+            if example.share:
+                labels = {**example.labels, **raw_labels}
+                rows = _rows(entry, term, example.share, labels, target, spelling)
+                if entry.aggregate == "count":
+                    rows = [row._replace(factor=0.0, offset=1.0, from_count=number) for row in rows]
+                found.extend(rows)
     if entry.blocks:
         info = {**target, "block_size": "16"}
         found = [row._replace(factor=row.factor / 16) for row in found]

@@ -63,6 +63,7 @@ _ENTRY_KEYS = (
     "at_least",
     "blocks",
     "lazy",
+    "includes",
     "example",
     "when",
     "unless",
@@ -85,6 +86,7 @@ class _Common:
     buckets: Mapping[str, tuple[float, ...]]
     unless: Mapping[str, str]
     enable: str
+    signals: Mapping[str, Signal]
 
 
 def load(extra: Sequence[Path] = ()) -> Catalogue:
@@ -102,9 +104,11 @@ def _shipped() -> Catalogue:
 
 def _load(extra: tuple[Path, ...]) -> Catalogue:
     signals = _signals(read(FOLDER / "signals.yaml"))
+    shipped = [read(path) for path in sorted((FOLDER / "sources").glob("*.yaml"))]
+    shipped.sort(key=lambda document: "extends" in document.mapping())
     sources: dict[str, Source] = {}
-    for path in (*sorted((FOLDER / "sources").glob("*.yaml")), *extra):
-        source = _source(read(path), signals, sources)
+    for document in (*shipped, *map(read, extra)):
+        source = _source(document, signals, sources)
         sources[source.name] = source
     return Catalogue(signals, sources)
 
@@ -172,6 +176,7 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
         else {},
         unless=_strings(fields["unless"]) if "unless" in fields else {},
         enable=text.get("enable", ""),
+        signals=signals,
     )
     entries: list[Entry] = []
     gaps: list[Gap] = []
@@ -250,6 +255,7 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
         at_least=fields["at_least"].number() if "at_least" in fields else None,
         blocks=text.get("blocks", ""),
         lazy=fields["lazy"].boolean() if "lazy" in fields else False,
+        includes=_includes(fields["includes"], common.signals) if "includes" in fields else (),
         when=_strings(fields["when"]) if "when" in fields else {},
         unless={**common.unless, **(_strings(fields["unless"]) if "unless" in fields else {})},
         enable=text.get("enable", common.enable),
@@ -311,6 +317,13 @@ def _buckets(node: Node, named: Mapping[str, tuple[float, ...]]) -> tuple[float,
     if node.text() not in named:
         raise node.error("names no buckets of this file", did_you_mean(node.text(), named), node.value)
     return named[node.text()]
+
+
+def _includes(node: Node, signals: Mapping[str, Signal]) -> tuple[str, ...]:
+    for item in node.items():
+        if item.text() not in signals:
+            raise item.error("is no signal", did_you_mean(item.text(), signals), item.value)
+    return _texts(node)
 
 
 def _bounds(node: Node) -> tuple[float, ...]:

@@ -94,8 +94,9 @@ class Entry:
     the maximum over them is taken before anything is added up. ``scale`` converts to the signal's unit; ``equals``
     turns a state into 1 (equal) or 0; ``age`` turns a Unix time into seconds since then; raw values below
     ``at_least`` are failed reads and dropped; ``blocks`` names the info metric whose ``block_size`` label converts
-    blocks into tokens. ``lazy`` series appear with the first event.
-    ``when`` lists facts of the configuration that must hold, ``unless`` those that must not.
+    blocks into tokens. ``lazy`` series appear with the first event. ``includes`` names signals that are a part of this
+    one's value and share its raw metric: a series made up for a test carries only what remains when theirs are taken
+    off. ``when`` lists facts of the configuration that must hold, ``unless`` those that must not.
     """
 
     source: str
@@ -112,6 +113,7 @@ class Entry:
     at_least: float | None = None
     blocks: str = ""
     lazy: bool = False
+    includes: tuple[str, ...] = ()
     when: Mapping[str, str] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
     enable: str = ""
