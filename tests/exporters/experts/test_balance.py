@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from k3observe.exporters.experts import balance
 
 loads = st.integers(0, 10**9)
-rows = st.integers(1, 24).flatmap(
-    lambda width: st.lists(st.lists(loads, min_size=width, max_size=width), min_size=1, max_size=8))
+rows = st.integers(1, 12).flatmap(
+    lambda width: st.lists(st.lists(loads, min_size=width, max_size=width), min_size=1, max_size=5))
 busy_rows = rows.filter(lambda counts: any(map(any, counts)))
 
 
@@ -22,14 +22,14 @@ def test_even_load_has_balance_1_and_variance_0(load: int, ranks: int, layers: i
     assert (found.balance, found.worst, found.variance, found.variance_worst) == (1, 1, 0, 0)
 
 
-@given(busy_rows, st.sampled_from([2, 4, 8, 1024]))
+@given(busy_rows, st.integers(2, 10**6))
 def test_a_common_factor_changes_nothing(counts: list[list[int]], factor: int) -> None:
     scaled = balance.balance([[x * factor for x in row] for row in counts])
     found = balance.balance(counts)
     assert found is not None
     assert scaled is not None
-    assert (scaled.balance, scaled.worst, scaled.layers) == pytest.approx((found.balance, found.worst, found.layers))
-    assert (scaled.variance, scaled.variance_worst) == pytest.approx((found.variance, found.variance_worst))
+    assert (scaled.balance, scaled.worst, scaled.layers) == (found.balance, found.worst, found.layers)
+    assert (scaled.variance, scaled.variance_worst) == (found.variance, found.variance_worst)
 
 
 @given(busy_rows, st.integers(1, 5))
