@@ -1,0 +1,38 @@
+"""What most commands begin with: the configuration, the catalogue and the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from k3observe.config.loader import Loaded
+    from k3observe.plan import Plan
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_option(command: F) -> F:
+    """Add ``-f FILE``."""
+    return click.option(
+        "-f", "--file", "file", type=click.Path(path_type=Path), default=Path("k3observe.yaml"), show_default=True,
+        help="The configuration.")(command)  # fmt: skip
+
+
+def load_plan(file: Path) -> tuple[Loaded, Plan]:
+    """Read a configuration and plan it; raises ConfigError with everything that is wrong."""
+    from k3observe.catalogue.loader import load as load_catalogue
+    from k3observe.config.loader import load
+    from k3observe.plan import plan
+    from k3observe.render.alertmanager import problems
+    from k3observe.rules import load as load_rules
+
+    loaded = load(file)
+    wrong = list(problems(loaded.config))
+    if wrong:
+        raise loaded.error(*wrong)
+    catalogue = load_catalogue([loaded.folder / path for path in loaded.config.catalogue])
+    return loaded, plan(loaded, catalogue, load_rules())

@@ -1,0 +1,74 @@
+"""What is known of a service: its flags, the engine's defaults and what follows from both.
+
+Facts are what the catalogue's ``when`` and the rules' expressions may ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from k3observe.catalogue.version import Version
+from k3observe.config.model import Service
+from k3observe.config.values import Duration
+
+# vLLM: --max-num-seqs 256; MindIE: maxBatchSize 200; SGLang works its limit out from memory, 64 is a cautious guess
+_MAX_NUM_SEQS = {"vllm": 256, "vllm-ascend": 256, "mindie": 200, "sglang": 64}
+# vLLM: --gpu-memory-utilization 0.9; SGLang and MindIE take nearly all that the model leaves
+_RESERVED = {"vllm": 0.9, "vllm-ascend": 0.9, "sglang": 0.88, "mindie": 0.9}
+
+
+def facts(service: Service) -> Mapping[str, Any]:
+    """Return the facts of a service, by name."""
+    engine, args, model = service.engine, service.engine.args, service.model.known
+    known: dict[str, Any] = {"engine": engine.name, **args.model_dump()}
+    for name, defaults in (("max_num_seqs", _MAX_NUM_SEQS), ("gpu_memory_utilization", _RESERVED)):
+        known[f"{name}_given"] = known[name] is not None
+        if known[name] is None:
+            known[name] = defaults.get(engine.name)
+    accelerators = service.accelerators
+    known.update(
+        prefix_caching=_prefix_caching(service),
+        expert_parallel=args.expert_parallel or (args.expert_parallel_size or 1) > 1,
+        expert_parallel_size=_expert_ranks(service),
+        role=service.role,
+        model_name=service.model.served_name or service.name,
+        moe_layers=model.moe_layers,
+        experts=model.experts,
+        top_k=model.top_k,
+        startup_grace=service.model.startup_grace or model.startup_grace,
+        replicas_expected=service.replicas.min or service.replicas.expected or len(service.targets) or None,
+        kv_source=service.kv_source,
+        accelerator=accelerators.kind if accelerators else None,
+        accelerator_source=accelerators.source if accelerators else None,
+        accelerators_per_node=accelerators.per_node if accelerators else None,
+        hot=accelerators.hot if accelerators else None,
+    )
+    known["sidecar.collect"] = frozenset(service.sidecar.collect)
+    known["experts.source"] = service.sidecar.experts.source if "experts" in service.sidecar.collect else None
+    return MappingProxyType(known)
+
+
+def grace(service: Service) -> Duration:
+    """How long the engine may load before it counts as down."""
+    return service.model.known.startup_grace
+
+
+def _prefix_caching(service: Service) -> bool:
+    """The flag, else the engine's default: on since vLLM 0.8 (V1) and in SGLang, but off for K3 on vLLM."""
+    if service.engine.args.prefix_caching is not None:
+        return service.engine.args.prefix_caching
+    name = service.engine.name
+    if name in ("vllm", "vllm-ascend"):
+        version = service.engine.version
+        modern = version is None or Version.parse(version) >= Version.parse("0.8.0")
+        return modern and service.model.known.prefix_caching is not False
+    return name == "sglang"
+
+
+def _expert_ranks(service: Service) -> int | None:
+    args = service.engine.args
+    if args.expert_parallel_size:
+        return args.expert_parallel_size
+    return args.tensor_parallel * args.data_parallel if args.expert_parallel else None

@@ -1,0 +1,45 @@
+"""Prometheus' and Alertmanager's own programs, run over a bundle."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3observe.config.errors import ConfigError, Problem
+from k3observe.drill.binaries import BinaryMissingError, find
+
+
+def promtool(*arguments: str, folder: Path | None = None) -> tuple[bool, str]:
+    """Run promtool; return whether it was content, and what it said."""
+    return _run("promtool", arguments, folder)
+
+
+def amtool(*arguments: str) -> tuple[bool, str]:
+    """Run amtool; return whether it was content, and what it said."""
+    return _run("amtool", arguments, None)
+
+
+def run_tests(files: Sequence[Path]) -> tuple[bool, str]:
+    """Run promtool's unit tests of rules."""
+    return promtool("test", "rules", *map(str, files))
+
+
+def program(name: str) -> Path:
+    """Where a program is: a current one, else one as old as our output allows; BinaryMissingError says what to do."""
+    try:
+        return find(name, "3.5").path
+    except BinaryMissingError as missing:
+        try:
+            return find(name, "2.42").path
+        except BinaryMissingError:
+            raise missing from None
+
+
+def _run(name: str, arguments: Sequence[str], folder: Path | None) -> tuple[bool, str]:
+    try:
+        path = program(name)
+    except BinaryMissingError as error:
+        raise ConfigError([Problem(str(error), file=name)]) from None
+    done = subprocess.run([str(path), *arguments], capture_output=True, text=True, errors="replace", cwd=folder, check=False)
+    return done.returncode == 0, (done.stdout + done.stderr).strip()

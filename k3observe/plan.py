@@ -1,0 +1,333 @@
+"""Stack and catalogue -> what is recorded, what is armed, and what is not and why.
+
+Pure: no clock, no network, no files beyond those the caller loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from k3observe.catalogue.catalogue import Catalogue
+from k3observe.catalogue.model import Entry, Gap, Text
+from k3observe.catalogue.version import Version, VersionRange
+from k3observe.config.errors import Path, Problem, did_you_mean
+from k3observe.config.loader import Loaded
+from k3observe.config.model import AlertSettings, Config, Service
+from k3observe.config.values import Duration
+from k3observe.facts import facts
+from k3observe.rules import Alert, Pack
+from k3observe.thresholds import Threshold, derived_threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """An alert's numbers for a service, from the shipped rule, the stack and the service, in this order."""
+
+    threshold: float | None
+    for_: Duration
+    keep_firing_for: Duration | None
+    window: Duration | None
+    severity: str
+    params: tuple[tuple[str, float], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, Any], ...] = ()
+    reason: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """An alert that watches a service."""
+
+    alert: Alert
+    service: Service
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """An alert that cannot watch a service, or was switched off; ``fix`` is the one change that arms it."""
+
+    alert: Alert
+    service: Service
+    reason: Text
+    fix: Text | None = None
+    wanted: bool = False
+    """Whether the user switched it off, or the service's role makes it pointless: nothing to mend."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the outputs are rendered from."""
+
+    config: Config
+    catalogue: Catalogue
+    pack: Pack
+    sources: Mapping[str, Mapping[str, Entry | Gap]] = field(repr=False)
+    """Service, signal -> the entry that gives it there, or why nothing does."""
+    armed: tuple[Armed, ...] = ()
+    blind: tuple[Blind, ...] = ()
+
+    @cached_property
+    def facts(self) -> dict[str, Mapping[str, Any]]:
+        """Facts of each service, by its name."""
+        return {service.name: facts(service) for service in self.config.services}
+
+    @cached_property
+    def services(self) -> dict[str, Service]:
+        """Services by name."""
+        return {service.name: service for service in self.config.services}
+
+    def entry(self, service: str, signal: str) -> Entry | None:
+        """The catalogue entry from which a service's signal is recorded, if there is one."""
+        found = self.sources[service].get(signal)
+        return found if isinstance(found, Entry) else None
+
+    def has(self, service: str, signal: str) -> bool:
+        """Whether a signal, recorded or derived, exists for a service."""
+        derived = self.pack.derived.get(signal)
+        if derived is not None and all(self.has(service, need) for need in derived.needs):
+            return True
+        return self.entry(service, signal) is not None
+
+    def why_not(self, service: str, signal: str) -> Gap | None:
+        """The reason why a service lacks a signal."""
+        derived = self.pack.derived.get(signal)
+        if derived is not None:
+            return next((gap for need in derived.needs if (gap := self.why_not(service, need))), None)
+        found = self.sources[service].get(signal)
+        return found if isinstance(found, Gap) else None
+
+    @cached_property
+    def thresholds(self) -> dict[str, dict[str, float | None]]:
+        """Service, alert -> the threshold in force, for armed alerts."""
+        found: dict[str, dict[str, float | None]] = {service: {} for service in self.services}
+        for armed in self.armed:
+            found[armed.service.name][armed.alert.name] = armed.settings.threshold
+        return found
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Second name -> the recorded series it repeats."""
+        return {alias: self.catalogue.signals[signal].series for signal, alias in self.config.aliases.items()}
+
+    @cached_property
+    def signals(self) -> dict[str, list[str]]:
+        """Signals that some service has, with those services."""
+        found: dict[str, list[str]] = {}
+        for signal in [*self.catalogue.signals, *self.pack.derived]:
+            services = [service.name for service in self.config.services if self.has(service.name, signal)]
+            if services:
+                found[signal] = services
+        return found
+
+
+def plan(loaded: Loaded, catalogue: Catalogue, pack: Pack) -> Plan:
+    """Work out what can be watched.
+
+    Raises ConfigError for engines and alerts that do not exist, and for thresholds that can never or always fire.
+    """
+    config = loaded.config
+    problems = [
+        *_engine_problems(config, catalogue), *_alert_problems(config, pack), *_alias_problems(config, catalogue)
+    ]  # fmt: skip
+    if problems:
+        raise loaded.error(*problems)
+    bare = Plan(config, catalogue, pack, _sources(config, catalogue, pack))
+    armed: list[Armed] = []
+    blind: list[Blind] = []
+    for alert in pack.alerts.values():
+        for service in config.services:
+            outcome = _arm(bare, alert, service, problems)
+            (armed if isinstance(outcome, Armed) else blind).append(outcome)  # type: ignore[arg-type]
+    if problems:
+        raise loaded.error(*problems)
+    return replace(bare, armed=tuple(armed), blind=tuple(blind))
+
+
+def _engine_problems(config: Config, catalogue: Catalogue) -> Iterator[Problem]:
+    engines = sorted(name for name, source in catalogue.sources.items() if source.kind == "engine")
+    for index, service in enumerate(config.services):
+        name = service.engine.name
+        if name not in engines:
+            path: Path = ("services", index, "engine", "name")
+            yield Problem("is no known engine", path, name, did_you_mean(name, engines))
+
+
+def _alias_problems(config: Config, catalogue: Catalogue) -> Iterator[Problem]:
+    raw = {
+        name.replace(":", "_"): source.title
+        for source in catalogue.sources.values() for entry in source.entries for name in entry.metrics
+    }  # fmt: skip
+    for signal, alias in config.aliases.items():
+        path: Path = ("aliases", signal)
+        known = catalogue.signals.get(signal)
+        if known is None:
+            yield Problem("is no signal", path, fix=did_you_mean(signal, catalogue.signals))
+        elif known.kind == "histogram":
+            yield Problem("is a histogram, which has no single series", path, alias)
+        elif alias.startswith("k3:"):
+            yield Problem("k3: is the prefix of our own series", path, alias, "choose another name")
+        elif alias.replace(":", "_") in raw:
+            yield Problem(f"is a raw name of {raw[alias.replace(':', '_')]}: both would mix in one series", path, alias,
+                          "choose another name")  # fmt: skip
+
+
+def _alert_problems(config: Config, pack: Pack) -> Iterator[Problem]:
+    places: list[tuple[Path, Mapping[str, AlertSettings]]] = [(("alerts",), config.alerts)]
+    places += [(("services", i, "alerts"), service.alerts) for i, service in enumerate(config.services)]
+    for path, settings in places:
+        for name, setting in settings.items():
+            alert = pack.alerts.get(name)
+            if alert is None:
+                yield Problem("is no alert", (*path, name), fix=did_you_mean(name, pack.alerts))
+                continue
+            for param in setting.params:
+                if param not in alert.params:
+                    fix = did_you_mean(param, alert.params) if alert.params else "it has none"
+                    yield Problem("is no parameter of the alert", (*path, name, "params", param), fix=fix)
+            if setting.threshold is not None and alert.threshold is None and alert.derive is None:
+                yield Problem("the alert has no threshold", (*path, name, "threshold"), setting.threshold)
+            window = setting.window
+            if window is not None and alert.window is None:
+                yield Problem("the alert has no window", (*path, name, "window"), str(window))
+            elif window is not None and window.seconds < 4 * config.prometheus.scrape_interval.seconds:
+                yield Problem(
+                    f"is shorter than 4 scrape intervals of {config.prometheus.scrape_interval}: "
+                    "a lost scrape would empty it", (*path, name, "window"), str(window),
+                    f"use at least {Duration.of(4 * config.prometheus.scrape_interval.seconds)}")  # fmt: skip
+
+
+def _candidates(service: Service, signal: str) -> list[str]:
+    """Catalogue sources that may give a service's signal, best first; never two for one signal."""
+    collect, accelerators = service.sidecar.collect, service.accelerators
+    engine = [service.engine.name]
+    if signal.startswith("accelerator"):
+        if accelerators is None:
+            return []
+        return [accelerators.source] if accelerators.source != "sidecar" or {"gpu", "npu"} & set(collect) else []
+    if signal.startswith("kv_cache"):
+        return ["sidecar"] if service.kv_source == "sidecar" else engine
+    if signal.startswith("expert"):
+        return ["sidecar"] if "experts" in collect else engine
+    return [*engine, "prometheus", *(["sidecar"] if collect else [])]
+
+
+def _sources(config: Config, catalogue: Catalogue, pack: Pack) -> dict[str, Mapping[str, Entry | Gap]]:
+    """Resolve every signal once for all services that look alike: a thousand replicas of one kind cost one."""
+    shared: dict[Any, Mapping[str, Entry | Gap]] = {}
+    found = {}
+    for service in config.services:
+        known = {k: v for k, v in facts(service).items() if k not in ("model_name", "replicas_expected")}
+        shape = (service.engine.name, service.engine.version, tuple(sorted(known.items())))
+        if shape not in shared:
+            shared[shape] = {
+                signal: _source(service, signal, catalogue) for signal in catalogue.signals if signal not in pack.derived
+            }
+        found[service.name] = shared[shape]
+    return found
+
+
+def _source(service: Service, signal: str, catalogue: Catalogue) -> Entry | Gap:
+    known, gaps = facts(service), []
+    version = Version.parse(service.engine.version) if service.engine.version else None
+    for name in _candidates(service, signal):
+        found = catalogue.entry(name, signal, version if name == service.engine.name else None, known)
+        if isinstance(found, Entry):
+            return found
+        gaps.append(found)
+    return next((gap for gap in gaps if gap.fix is not None), gaps[0]) if gaps else _no_accelerators(service, signal)
+
+
+def _no_accelerators(service: Service, signal: str) -> Gap:
+    if service.accelerators is None:
+        reason = Text("the configuration names no accelerators", "配置里没有写加速卡")
+        fix = Text("add accelerators: {kind: …, per_node: …}", "加上 accelerators: {kind: …, per_node: …}")
+    else:
+        kind = "gpu" if service.accelerators.kind == "nvidia" else "npu"
+        reason = Text("no sidecar reads the devices", "没有 sidecar 采集加速卡")
+        fix = Text(f"add {kind} to sidecar.collect", f"在 sidecar.collect 里加上 {kind}")
+    return Gap("", signal, VersionRange.parse(""), reason, fix)
+
+
+def _arm(plan: Plan, alert: Alert, service: Service, problems: list[Problem]) -> Armed | Blind:
+    stack_setting = plan.config.alerts.get(alert.name, AlertSettings())
+    setting = service.alerts.get(alert.name, AlertSettings())
+    enabled = setting.enabled if setting.enabled is not None else stack_setting.enabled
+    if enabled is False:
+        return Blind(alert, service, Text("switched off in the configuration", "已在配置中关闭"), wanted=True)
+    known = plan.facts[service.name]
+    if service.role not in alert.suits.roles:
+        return Blind(
+            alert, service,
+            Text(f"means nothing for the role {service.role}", f"对角色 {service.role} 没有意义"),
+            wanted=True)  # fmt: skip
+    for fact, value in alert.suits.when.items():
+        if not _meets(known.get(fact), value):
+            reason = alert.suits.reason or Text(f"{fact} is {known.get(fact)}", f"{fact} 为 {known.get(fact)}")  # fmt: skip
+            return Blind(alert, service, reason, alert.suits.fix)
+    for signal in alert.signals:
+        gap = plan.why_not(service.name, signal)
+        if gap is not None:
+            return Blind(alert, service, gap.reason, gap.fix)
+    threshold = derived_threshold(alert, known, plan.entry(service.name, alert.signals[0]) if alert.signals else None)
+    own, path = _where(plan.config, service, alert.name)
+    settings = _settings(alert, threshold, stack_setting, setting, known)
+    problems.extend(_threshold_problems(alert, settings, threshold, path if own else ("alerts", alert.name)))
+    return Armed(alert, service, settings)
+
+
+def _where(config: Config, service: Service, name: str) -> tuple[bool, Path]:
+    own = service.alerts.get(name)
+    return own is not None and own.threshold is not None, ("services", config.services.index(service), "alerts", name)
+
+
+def _meets(actual: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list | tuple):
+        return actual in wanted
+    if isinstance(actual, frozenset):
+        return wanted in actual
+    if wanted is True:
+        return bool(actual)
+    return bool(actual == wanted)
+
+
+def _settings(
+    alert: Alert, threshold: Threshold, stack: AlertSettings, service: AlertSettings, known: Mapping[str, Any]
+) -> Settings:
+    def pick(name: str, default: Any) -> Any:
+        values = [getattr(level, name) for level in (service, stack)]
+        return next((value for value in values if value is not None), default)
+
+    return Settings(
+        threshold=pick("threshold", threshold.value),
+        for_=pick("for_", threshold.for_ or alert.for_),
+        keep_firing_for=pick("keep_firing_for", alert.keep_firing_for),
+        window=pick("window", alert.window),
+        severity=pick("severity", alert.severity),
+        params=tuple(sorted({**alert.params, **threshold.params, **stack.params, **service.params}.items())),
+        labels=tuple(sorted({**stack.labels, **service.labels}.items())),
+        annotations=tuple(sorted({**stack.annotations, **service.annotations}.items())),
+        facts=tuple((name, known.get(name)) for name in alert.facts),
+        reason=threshold.reason,
+    )
+
+
+def _threshold_problems(alert: Alert, settings: Settings, threshold: Threshold, path: Path) -> Iterator[Problem]:
+    value, above, below = settings.threshold, alert.bounds.above, alert.bounds.below
+    if value is None or (value == threshold.value and threshold.reason):
+        return
+    path = (*path, "threshold")
+    if threshold.floor is not None and value <= threshold.floor:
+        yield Problem(f"fires always: the engine itself reserves {threshold.floor:g}", path, value,
+                      f"use more than {threshold.floor:g}, or leave it out: {threshold.value:g}")  # fmt: skip
+    elif above is not None and value <= above:
+        yield Problem(f"must be above {above:g}, else it fires always or never", path, value)
+    elif below is not None and value >= below:
+        yield Problem(f"must be below {below:g}, else it fires always or never", path, value)
+    elif threshold.ceiling is not None and value >= threshold.ceiling:
+        yield Problem(f"can never fire: the engine's last finite bucket is {threshold.ceiling:g}", path, value,
+                      f"use less than {threshold.ceiling:g}")  # fmt: skip

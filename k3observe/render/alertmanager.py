@@ -1,0 +1,184 @@
+"""alertmanager.yml: routes by action and severity, inhibition, receivers with secrets by file only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from k3observe.catalogue.version import Version
+from k3observe.config.errors import Problem
+from k3observe.config.model import Config, Receiver
+from k3observe.plan import Plan
+from k3observe.render.alerts import by_labels
+from k3observe.render.selector import quoted
+from k3observe.render.text import header, to_yaml
+
+ACTIONS = ("scale_out", "rebalance", "replace_device", "restart_engine", "investigate")
+SEVERITIES = ("critical", "warning", "info")
+NOBODY = "nobody"
+
+# The Alertmanager from which on a secret of this receiver can stand in a file; 0.25, 0.26 and 0.33 were tried.
+_SECRET_FILES = {
+    ("webhook", "url_file"): "0.26",
+    ("pagerduty", "routing_key_file"): "0.25",
+    ("email", "auth_password_file"): "0.25",
+    ("slack", "api_url_file"): "0.22",
+    ("wecom", "api_secret_file"): "0.33",
+}
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield secrets that this Alertmanager cannot read from a file: they are never written into its configuration."""
+    version = Version.parse(config.alertmanager.version)
+    for name, receiver in config.notify.receivers.items():
+        for (kind, field), since in _SECRET_FILES.items():
+            settings = getattr(receiver, kind)
+            if settings is not None and getattr(settings, field) and version < Version.parse(f"{since}.0"):
+                yield Problem(
+                    f"Alertmanager {config.alertmanager.version} cannot read this secret from a file",
+                    ("notify", "receivers", name, kind, field), None,
+                    f"set alertmanager.version to {since} or later, or use another receiver")  # fmt: skip
+
+
+def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
+    """Yield alertmanager.yml, or the snippet to paste for an Alertmanager that exists already."""
+    config = plan.config
+    if config.outputs.prometheus == "fragment":
+        route = {
+            "matchers": [f"stack={quoted(config.stack)}"],
+            **_grouping(config),
+            **({"receiver": config.notify.routes["default"]} if "default" in config.notify.routes else {}),
+            "routes": _routes(config),
+        }
+        document: dict[str, Any] = {
+            "route": {"routes": [route]}, "inhibit_rules": _inhibitions(plan), "receivers": _receivers(config)
+        }  # fmt: skip
+        note = "# Paste the route below your root route, and the rest beside yours.\n"
+        yield f"alertmanager/{config.stack}-route.yml", (header(config) + note + to_yaml(document)).encode()
+        return
+    document = {
+        "route": {
+            "receiver": config.notify.routes.get("default", NOBODY), **_grouping(config), "routes": _routes(config)
+        },
+        **({"time_intervals": _intervals(config)} if config.notify.mute else {}),
+        "inhibit_rules": _inhibitions(plan),
+        "receivers": _receivers(config),
+    }
+    yield "alertmanager/alertmanager.yml", (header(config) + to_yaml(document)).encode()
+
+
+def _grouping(config: Config) -> dict[str, Any]:
+    notify = config.notify
+    return {
+        "group_by": list(by_labels(config)),
+        "group_wait": str(notify.group_wait),
+        "group_interval": str(notify.group_interval),
+        "repeat_interval": str(notify.repeat_interval),
+    }
+
+
+def _routes(config: Config) -> list[dict[str, Any]]:
+    """Watchdog first, on its own way; then each action and each severity that has a receiver, all that match."""
+    routes = config.notify.routes
+    found: list[dict[str, Any]] = [{
+        "matchers": ['alertname="Watchdog"'],
+        "receiver": routes.get("watchdog", NOBODY),
+        "group_wait": "0s",
+        "group_interval": "1m",
+        "repeat_interval": "5m",
+    }]  # fmt: skip
+    for label, names in (("action", ACTIONS), ("severity", SEVERITIES)):
+        for name in names:
+            if name in routes:
+                mutes = [m for m, mute in config.notify.mute.items() if name in mute.actions or not mute.actions]
+                found.append({
+                    "matchers": [f"{label}={quoted(name)}"],
+                    "receiver": routes[name],
+                    "continue": True,
+                    **({"mute_time_intervals": mutes} if mutes and name != "critical" else {}),
+                })  # fmt: skip
+    return found
+
+
+def _intervals(config: Config) -> list[dict[str, Any]]:
+    found = []
+    for name, mute in config.notify.mute.items():
+        interval: dict[str, Any] = {"location": mute.location}
+        if mute.weekdays:
+            interval["weekdays"] = list(mute.weekdays)
+        if mute.times:
+            ends = [span.partition("-") for span in mute.times]
+            interval["times"] = [{"start_time": start, "end_time": end} for start, _, end in ends]
+        found.append({"name": name, "time_intervals": [interval]})
+    return found
+
+
+def _inhibitions(plan: Plan) -> list[dict[str, Any]]:
+    """A dead engine explains its latencies and queues; a critical alert explains the warning with the same action."""
+    labels = list(by_labels(plan.config))
+    quiet = sorted({
+        armed.alert.name for armed in plan.armed
+        if armed.alert.name not in ("EngineDown", "EngineReplicasLow", "Watchdog")
+        and any(plan.catalogue.signals[s].kind == "histogram" or s == "requests_waiting"
+                for s in armed.alert.signals if s in plan.catalogue.signals)
+    })  # fmt: skip
+    found = []
+    if quiet:
+        found.append({
+            "source_matchers": ['alertname="EngineDown"'],
+            "target_matchers": [f"alertname=~{quoted('|'.join(quiet))}"],
+            "equal": labels,
+        })  # fmt: skip
+    found.append({
+        "source_matchers": ['severity="critical"', f"stack={quoted(plan.config.stack)}"],
+        "target_matchers": ['severity="warning"', f"stack={quoted(plan.config.stack)}"],
+        "equal": [*labels, "action"],
+    })  # fmt: skip
+    return found
+
+
+def _receivers(config: Config) -> list[dict[str, Any]]:
+    found = [_receiver(name, receiver) for name, receiver in config.notify.receivers.items()]
+    return [*found, {"name": NOBODY}]
+
+
+def _receiver(name: str, receiver: Receiver) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": name}
+    hooks: list[dict[str, Any]] = []
+    if receiver.webhook is not None:
+        place = {"url": receiver.webhook.url} if receiver.webhook.url else {"url_file": receiver.webhook.url_file}
+        hooks.append({**place, "send_resolved": receiver.webhook.send_resolved})
+    if receiver.robot is not None:
+        hooks.append({"url": receiver.robot.bridge, "send_resolved": True})
+    if hooks:
+        document["webhook_configs"] = hooks
+    if receiver.pagerduty is not None:
+        document["pagerduty_configs"] = [{
+            "routing_key_file": receiver.pagerduty.routing_key_file,
+            "severity": "{{ .CommonLabels.severity }}",
+            "description": "{{ .CommonAnnotations.summary }}",
+        }]  # fmt: skip
+    if receiver.slack is not None:
+        document["slack_configs"] = [{
+            "api_url_file": receiver.slack.api_url_file,
+            **({"channel": receiver.slack.channel} if receiver.slack.channel else {}),
+            "send_resolved": True,
+            "title": '{{ .Status | toUpper }} {{ .CommonLabels.service }}',
+            "text": "{{ range .Alerts }}{{ .Annotations.summary }}\n{{ .Annotations.description }}\n{{ end }}",
+        }]  # fmt: skip
+    if receiver.email is not None:
+        mail = receiver.email
+        document["email_configs"] = [{
+            "to": mail.to, "from": mail.from_, "smarthost": mail.smarthost, "send_resolved": True,
+            **({"auth_username": mail.auth_username} if mail.auth_username else {}),
+            **({"auth_password_file": mail.auth_password_file} if mail.auth_password_file else {}),
+        }]  # fmt: skip
+    if receiver.wecom is not None:
+        way = receiver.wecom
+        document["wechat_configs"] = [{
+            "corp_id": way.corp_id, "agent_id": way.agent_id, "api_secret_file": way.api_secret_file,
+            **({"to_party": way.to_party} if way.to_party else {}), **({"to_user": way.to_user} if way.to_user else {}),
+            "send_resolved": True, "message_type": "markdown",
+            "message": "{{ range .Alerts }}{{ .Annotations.summary }}\n{{ .Annotations.description }}\n{{ end }}",
+        }]  # fmt: skip
+    return document

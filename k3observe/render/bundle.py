@@ -1,0 +1,54 @@
+"""The whole bundle of a plan, as path -> bytes. Pure: the same plan gives the same bytes everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from k3observe.plan import Plan
+from k3observe.render import alertmanager, alerts, prometheus, recording, runbooks, unittests
+from k3observe.render.alerts import Rule
+from k3observe.render.text import header, items, to_yaml
+
+Bundle = dict[str, bytes]
+
+OUTPUTS = ("prometheus", "alertmanager", "grafana", "kubernetes", "compose", "systemd", "runbooks")
+"""Top-level folders of a bundle, which are also what ``--only`` takes."""
+
+
+def render(plan: Plan, only: frozenset[str] | None = None) -> Bundle:
+    """Render a plan, or some of its outputs."""
+    wanted = only or frozenset(OUTPUTS)
+    rules = [rule for group in plan.pack.groups for rule in alerts.rules(plan, group)]
+    files: Bundle = {}
+    if "prometheus" in wanted:
+        files |= dict(_prometheus(plan, rules))
+    if "alertmanager" in wanted:
+        files |= dict(alertmanager.files(plan))
+    if "runbooks" in wanted:
+        files |= dict(runbooks.files(plan, rules))
+    return dict(sorted(files.items()))
+
+
+def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
+    stack, interval = plan.config.stack, plan.config.prometheus.evaluation_interval
+    order: list[str] = []
+    names: list[str] = []
+
+    def group(name: str, entries: list[tuple[str, dict[str, object]]]) -> tuple[str, bytes]:
+        order.append(f"{stack}-{name}")
+        names.append(f"{stack}-{name}.yml")
+        text = f"groups:\n  - name: {stack}-{name}\n    interval: {interval}\n    rules:\n" + items(entries, 6)
+        return f"prometheus/rules/{stack}-{name}.yml", (header(plan.config) + text).encode()
+
+    for domain, records in recording.groups(plan).items():
+        yield group(f"signals-{domain}", [(record.comment, record.document()) for record in records])
+    recorded = list(names)
+    for part in plan.pack.groups:
+        own = [rule for rule in rules if rule.alert in part.alerts]
+        if not own:
+            continue
+        yield group(f"alerts-{part.group}", [(rule.comment(plan.config.language), rule.document()) for rule in own])
+        paths = [f"../rules/{name}" for name in (*recorded, names[-1])]
+        for alert, document in unittests.documents(plan, own, paths, [*order[: len(recorded)], order[-1]]):
+            yield f"prometheus/tests/{stack}-{alert}.yml", (header(plan.config) + to_yaml(document)).encode()
+    yield from prometheus.files(plan, [f"rules/{name}" for name in names])

@@ -1,0 +1,128 @@
+"""Recording rules: raw names of just the engines and versions of the stack become signals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from k3observe.catalogue.expression import recording
+from k3observe.catalogue.model import Entry
+from k3observe.plan import Plan
+from k3observe.render.alerts import by_labels, rate_window
+from k3observe.render.selector import quoted, selector
+from k3observe.render.template import fill
+
+DOMAINS = ("targets", "requests", "latency", "kv-cache", "experts", "accelerators", "fleet")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A recording rule."""
+
+    record: str
+    expr: str
+    labels: tuple[tuple[str, str], ...] = ()
+    comment: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The rule as Prometheus reads it."""
+        return {
+            "record": self.record,
+            "expr": self.expr,
+            **({"labels": dict(self.labels)} if self.labels else {}),
+        }
+
+
+def domain(signal: str, kind: str) -> str:
+    """The group in which a signal is recorded."""
+    if signal.startswith(("kv_cache", "preemptions")):
+        return "kv-cache"
+    if signal.startswith("expert"):
+        return "experts"
+    if signal.startswith("accelerator"):
+        return "accelerators"
+    if signal in ("engine_up", "engines", "replicas_expected", "source_age", "source_freshness", "sidecar_up"):
+        return "targets"
+    return "latency" if kind == "histogram" else "requests"
+
+
+def groups(plan: Plan) -> dict[str, list[Record]]:
+    """Recording rules by domain, in the order in which domains build on each other."""
+    found: dict[str, list[Record]] = {name: [] for name in DOMAINS}
+    for name, signal in plan.catalogue.signals.items():
+        if name not in plan.pack.derived:
+            found[domain(name, signal.kind)].extend(_recorded(plan, name))
+    for name, derived in plan.pack.derived.items():
+        records = list(_derived(plan, name))
+        place = "fleet" if len({domain(need, "gauge") for need in derived.needs}) > 1 else domain(name, "gauge")
+        found[place].extend(records)
+    found["fleet"].extend(_aliases(plan))
+    return {name: records for name, records in found.items() if records}
+
+
+def base_labels(plan: Plan) -> list[str]:
+    """Labels every recorded series keeps: stack, service, role and the identity labels."""
+    return ["stack", "service", "role", *plan.config.identity_labels]
+
+
+def _recorded(plan: Plan, name: str) -> Iterator[Record]:
+    signal = plan.catalogue.signals[name]
+    shared: dict[int, tuple[Entry, list[str]]] = {}
+    for service in plan.config.services:
+        entry = plan.entry(service.name, name)
+        if entry is not None:
+            shared.setdefault(id(entry), (entry, []))[1].append(service.name)
+    for entry, services in shared.values():
+        source = plan.catalogue.sources[entry.source]
+        job = "k3-engine" if entry.source == "prometheus" else source.job
+        matchers = f"{selector(plan.config, services)}, job={quoted(job)}"
+        window = str(rate_window(plan.config)) if signal.kind == "histogram" or entry.terms[0].type == "summary" else "5m"
+        for record, expr in recording(signal, entry, matchers, base_labels(plan), window):
+            # the recorded name is the signal's, whatever window a slow scrape needs
+            yield Record(record.replace(f":rate{window}", ":rate5m"), expr, comment=_warning(plan, entry))
+
+
+def _warning(plan: Plan, entry: Entry) -> str:
+    source = plan.catalogue.sources[entry.source]
+    told = entry.misleads.get(plan.config.language) if entry.misleads else ""
+    if entry.evidence == "documentation":
+        kind = {"en": "known from documentation only", "zh-CN": "仅据文档，未经实测"}[plan.config.language]
+        told = f"{source.title}: {kind}" + (f". {told}" if told else "")
+    return told
+
+
+def _derived(plan: Plan, name: str) -> Iterator[Record]:
+    derived = plan.pack.derived[name]
+    services = [s.name for s in plan.config.services if all(plan.has(s.name, need) for need in derived.needs)]
+    if not services:
+        return
+    common: dict[str, Any] = {
+        "by": ", ".join(base_labels(plan)),
+        "service_by": ", ".join(by_labels(plan.config)),
+        "rate_window": rate_window(plan.config),
+        "has": lambda signal: any(plan.has(service, signal) for service in services),
+        "scrape_interval": plan.config.prometheus.scrape_interval,
+    }
+    if derived.per == "stack":
+        yield Record(derived.record, fill(derived.expr, common | {"sel": selector(plan.config, services)}))
+        return
+    shared: dict[str, list[str]] = {}
+    for service in services:
+        known = common | {"facts": plan.facts[service], "thresholds": plan.thresholds[service], "sel": "\0"}
+        shared.setdefault(fill(derived.expr, known), []).append(service)
+    for expr, alike in shared.items():
+        if "\0" in expr:
+            yield Record(derived.record, expr.replace("\0", selector(plan.config, alike)))
+            continue
+        for service in alike:
+            owner = plan.services[service]
+            labels = (("stack", plan.config.stack), ("service", service), ("role", owner.role))
+            yield Record(derived.record, expr, labels)
+
+
+def _aliases(plan: Plan) -> Iterator[Record]:
+    for alias, series in sorted(plan.aliases.items()):
+        yield Record(alias, f"{series}{{stack={quoted(plan.config.stack)}}}")
+
+

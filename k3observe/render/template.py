@@ -1,0 +1,98 @@
+"""Jinja2 for text that is PromQL or a Go template of Prometheus itself, and numbers as both spell them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from k3observe.config.values import Duration
+
+_GO = {
+    "percent": "{{ $value | humanizePercentage }}",
+    "ratio": '{{ printf "%.2f" $value }}',
+    "seconds": '{{ printf "%.3g" $value }} s',
+    "count": '{{ printf "%.0f" $value }}',
+    "rate": '{{ printf "%.3g" $value }}/s',
+    "celsius": '{{ printf "%.0f" $value }} °C',
+    "bytes": "{{ $value | humanize1024 }}B",
+}
+_ACTION = re.compile(r"\{\{\s*(.*?)\s*\}\}")
+
+
+@cache
+def environment() -> Environment:
+    """The one environment: delimiters that neither PromQL nor Go templates use, and no undefined names."""
+    env = Environment(
+        block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
+        comment_start_string="<#", comment_end_string="#>", undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=False, autoescape=False,  # noqa: S701 - no markup is written
+        finalize=lambda value: number(value) if isinstance(value, float) else value)  # fmt: skip
+    env.filters["duration"] = lambda seconds: str(Duration.of(seconds))
+    env.filters["percent"] = lambda value: shown(value, "percent")
+    return env
+
+
+@cache
+def _compiled(text: str) -> Template:
+    return environment().from_string(text)
+
+
+def fill(text: str, values: Mapping[str, Any]) -> str:
+    """Fill a template; raises jinja2.UndefinedError for a name that is not given."""
+    return _compiled(text).render(values).strip()
+
+
+def number(value: float) -> str:
+    """Spell a number as PromQL would: without an exponent where it can be, without trailing zeros."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(round(value, 10))
+
+
+def go(unit: str) -> str:
+    """The Go template that shows ``$value`` in a unit."""
+    return _GO[unit]
+
+
+def shown(value: float, unit: str) -> str:
+    """Show a constant exactly as Prometheus shows a value of that unit."""
+    return expand(_GO[unit], {}, value)
+
+
+def expand(text: str, labels: Mapping[str, str], value: float) -> str:
+    """Evaluate the Go template of an annotation, as Prometheus does, for the forms that the rules use.
+
+    Raises ValueError for a form that is not known: an expectation must never be a guess.
+    """
+
+    def action(match: re.Match[str]) -> str:
+        inner = match[1]
+        if label := re.fullmatch(r"\$labels\.(\w+)", inner):
+            return labels.get(label[1], "")
+        if inner == "$value | humanizePercentage":
+            return f"{_general(value * 100, 4)}%"
+        if inner == "$value | humanize1024":
+            return _humanize1024(value)
+        if form := re.fullmatch(r'printf "%\.(\d)([fg])" \$value', inner):
+            return f"{value:.{form[1]}f}" if form[2] == "f" else _general(value, int(form[1]))
+        raise ValueError(f"unknown template {match[0]}")
+
+    return _ACTION.sub(action, text)
+
+
+def _general(value: float, digits: int) -> str:
+    """Go's %.Ng: as C's, but an exponent only from 21 digits on for the shortest form, else from N on."""
+    return f"{value:.{digits}g}"
+
+
+def _humanize1024(value: float) -> str:
+    if abs(value) <= 1:
+        return _general(value, 4)
+    prefix = ""
+    for prefix in ("", "ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"):
+        if abs(value) < 1024:
+            break
+        value /= 1024
+    return _general(value, 4) + prefix

@@ -1,0 +1,153 @@
+"""What stands in a rule file.
+
+Expressions and texts are Jinja2 with the delimiters ``<< >>`` and ``<% %>``, which occur in neither PromQL nor the Go
+templates of Prometheus. An expression sees ``sel`` (matchers of the services it is for), ``by`` (labels it keeps),
+``threshold``, ``window``, ``params``, the facts of the service (``facts.max_num_seqs``) and ``intervals``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
+
+from k3observe.catalogue.model import Text
+from k3observe.config.values import Duration, LabelName, MetricName, Name, Quantity
+
+Unit = Literal["percent", "ratio", "seconds", "count", "rate", "celsius", "bytes"]
+Severity = Literal["critical", "warning", "info", "none"]
+Action = Literal["scale_out", "rebalance", "replace_device", "restart_engine", "investigate"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _text(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    if not isinstance(value, dict) or set(value) != {"en", "zh-CN"} or not all(isinstance(v, str) for v in value.values()):
+        raise ValueError("needs the text in both languages: en: … and zh-CN: …")
+    return Text(value["en"], value["zh-CN"])
+
+
+Both = Annotated[Text, PlainValidator(_text)]
+
+
+class Suits(_Part):
+    """Services the alert is for; others are left out with the reason."""
+
+    roles: frozenset[Literal["unified", "prefill", "decode"]] = frozenset({"unified", "prefill", "decode"})
+    when: Mapping[str, Any] = {}
+    reason: Both | None = None
+    fix: Both | None = None
+
+
+class Bounds(_Part):
+    """A threshold outside can never, or will always, fire."""
+
+    above: float | None = None
+    below: float | None = None
+
+
+class Input(_Part):
+    """A signal's values in a test: ``[value, minutes]`` steps; a counter's values are rates per second.
+
+    A value is a number or an expression over ``threshold`` and ``params``; ``absent`` leaves samples out. ``labels``
+    tells one series of the signal from another (``engine: "1"``).
+    """
+
+    signal: Name
+    values: list[tuple[float | str, float | str]]
+    labels: Mapping[str, str] = {}
+
+
+class Expected(_Part):
+    """An alert that must be firing: the value its annotation shows, and labels that differ from the first input's."""
+
+    value: float | str
+    labels: Mapping[str, str] = {}
+
+
+class Case(_Part):
+    """One proof: what comes in, and what fires ``at`` minutes after the start."""
+
+    case: str
+    input: list[Input] = []
+    at: list[float | str] = Field(min_length=1)
+    fires: list[Expected] = []
+    variants: bool = Field(False, description="Repeat with the other spelling of the engine's metric names")
+
+
+class Alert(_Part):
+    """One alert."""
+
+    name: Name = Field(alias="alert")
+    title: Both
+    signals: list[Name] = Field(description="Signals without which it is blind")
+    uses: list[Name] = Field([], description="Signals it takes when they are there")
+    suits: Suits = Suits()
+    severity: Severity
+    action: Action = "investigate"
+    for_: Duration = Field(Duration("5m"), alias="for")
+    keep_firing_for: Duration | None = None
+    window: Duration | None = None
+    threshold: Quantity | None = None
+    derive: str | None = Field(None, description="Function of the plan that works the threshold out from the service")
+    bounds: Bounds = Bounds()
+    unit: Unit = "count"
+    value_unit: Unit | None = None
+    params: Mapping[str, Quantity] = {}
+    facts: list[str] = Field([], description="Facts of the service that the expression uses")
+    keep: list[LabelName] = Field([], description="Labels kept beyond stack, service and the identity labels")
+    expr: str
+    summary: Both
+    description: Both
+    dashboard: Name = "overview"
+    panel: Name | None = None
+    runbook: Both
+    tests: list[Case] = []
+
+    @model_validator(mode="after")
+    def _proved(self) -> Alert:
+        if not self.tests:
+            raise ValueError("an alert without a test is no alert; add tests:")
+        return self
+
+
+class Derived(_Part):
+    """A series computed from other signals, recorded beside them."""
+
+    signal: Name
+    record: MetricName
+    needs: list[Name]
+    uses: list[Name] = []
+    per: Literal["stack", "service"] = Field("stack", description="service: one rule a service, from its facts")
+    expr: str
+    labels: Mapping[str, str] = {}
+
+
+class Group(_Part):
+    """A file: alerts, and series derived for them."""
+
+    group: Name
+    title: Both
+    derived: list[Derived] = []
+    alerts: list[Alert] = []
+
+
+class Pack(_Part):
+    """All groups, in order."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def alerts(self) -> dict[str, Alert]:
+        """Alerts by name."""
+        return {alert.name: alert for group in self.groups for alert in group.alerts}
+
+    @property
+    def derived(self) -> dict[str, Derived]:
+        """Derived series by signal."""
+        return {item.signal: item for group in self.groups for item in group.derived}
