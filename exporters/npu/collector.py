@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Time between two calls of npu-smi.")
     add("--npu.timeout", dest="npu_timeout", type=bounded(float, 0.1, 600), default=10.0, metavar="SECONDS",
         help="Time after which a call is killed.")
-    add("--npu.devices", dest="npu_devices", type=_devices, default=frozenset(), metavar="ID[,ID]",
+    add("--npu.devices", dest="npu_devices", type=_devices, metavar="ID[,ID]",
         help="Devices to answer for: NPU ids (0), chips (0-1) or bus ids; without it all that npu-smi lists.")
     add("--npu.expected", dest="npu_expected", type=bounded(int, 0, table.MAX_DEVICES), metavar="NUMBER",
         help="Devices (of an A3: dies) that should be there.")
@@ -47,7 +47,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def from_args(args: argparse.Namespace, log: logging.Logger) -> NpuCollector:
     """Return the collector that the flags ask for."""
     tool = runner.NpuSmi(args.npu_smi_path, args.npu_timeout)
-    return NpuCollector(tool, log, args.npu_interval, args.npu_devices, args.npu_expected)
+    return NpuCollector(tool, log, args.npu_interval, args.npu_devices or (), args.npu_expected)
 
 
 class NpuCollector:
@@ -57,7 +57,7 @@ class NpuCollector:
 
     def __init__(
         self, tool: runner.NpuSmi, log: logging.Logger, interval: float,
-        wanted: Collection[str] = frozenset(), expected: int | None = None,
+        wanted: Collection[str] = (), expected: int | None = None,
     ) -> None:
         self._tool, self._log, self._interval = tool, log, interval
         self._wanted, self._expected = wanted, expected

@@ -22,6 +22,7 @@ _READING = re.compile(r"(?P<used>[0-9]{1,12}|NA|-)\s*/\s*(?P<total>[0-9]{1,12}|N
 _NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _ID = re.compile(r"[0-9]{1,9}")
 _HEALTH = re.compile(r"[A-Za-z][A-Za-z _-]{0,30}")
+_NONE = ("NA", "N/A", "-", "--")
 _HEAD = re.compile(r"Bus-Id|Health|Process id|npu-smi|No running processes")
 
 Megabytes = tuple[int, int]
@@ -171,11 +172,11 @@ def _row(body: str) -> FirstRow | SecondRow | Process | None:
 
 
 def _first(identity: list[str], health: str, plain: list[str]) -> FirstRow | None:
-    if len(identity) < 2 or not _ID.fullmatch(identity[0]) or not (_HEALTH.fullmatch(health) or health == "-"):
+    if len(identity) < 2 or not _ID.fullmatch(identity[0]) or not (_HEALTH.fullmatch(health) or health in _NONE):
         return None
-    if any(value not in ("NA", "-") and not _NUMBER.fullmatch(value) for value in plain[:2]):
+    if any(value not in _NONE and not _NUMBER.fullmatch(value) for value in plain[:2]):
         return None
-    word = None if health in ("NA", "-") else health
+    word = None if health in _NONE else health
     return FirstRow(int(identity[0]), " ".join(identity[1:])[:64], word, _number(plain[0]), _number(plain[1]))
 
 
@@ -183,7 +184,7 @@ def _second(
     identity: list[str], bus: str | None, plain: list[str], pairs: list[Megabytes]
 ) -> SecondRow | None:
     ids = [int(word) for word in identity if _ID.fullmatch(word)]
-    if len(ids) > 2 or any(word not in ("-", "NA") and not _ID.fullmatch(word) for word in identity):
+    if len(ids) > 2 or any(word not in _NONE and not _ID.fullmatch(word) for word in identity):
         return None
     return SecondRow(
         chip=ids[0] if ids else 0,
@@ -201,7 +202,7 @@ def _process(cells: list[str]) -> Process | None:
     ids, pid, name, memory = cells[0].split(), cells[1], cells[2], cells[3]
     if not 1 <= len(ids) <= 2 or not all(map(_ID.fullmatch, (*ids, pid))) or len(memory.split()) != 1:
         return None
-    if not (_ID.fullmatch(memory) or memory in ("NA", "-")):
+    if not (_ID.fullmatch(memory) or memory in _NONE):
         return None
     return Process(int(ids[0]), int(ids[1]) if len(ids) > 1 else 0, int(pid), name[:64],
                    int(memory) if _ID.fullmatch(memory) else None)

@@ -203,7 +203,7 @@ def test_noise_around_the_table_does_not_matter(rig: Start) -> None:
 
 
 def test_a_hung_tool_costs_no_scrape_keeps_the_devices_visible_and_their_values_away(rig: Start) -> None:
-    r = rig(npu_smi.cards("910", 8), timeout=1.0)
+    r = rig(npu_smi.cards("910", 8), timeout=1.5)
     r.state["fault"] = {"kind": "hang"}
     r.write()
     slowest, end = 0.0, time.monotonic() + 8
@@ -212,7 +212,7 @@ def test_a_hung_tool_costs_no_scrape_keeps_the_devices_visible_and_their_values_
         r.samples()
         slowest = max(slowest, time.monotonic() - started)
         assert time.monotonic() < end
-    assert slowest < 0.25
+    assert slowest < 0.75
     assert not has_values(r, "0-0")
     assert r.samples()["k3_accelerators_visible"] == {(): 8.0}
     assert r.samples()["k3_source_up"] == {(("source", "npu-smi"),): 0.0}
@@ -343,7 +343,7 @@ def flags(*words: str) -> argparse.Namespace:
 def test_flags_have_defaults_that_work_without_any() -> None:
     args = flags()
     assert (args.npu_smi_path, args.npu_interval, args.npu_timeout) == ("npu-smi", 15.0, 10.0)
-    assert (args.npu_expected, args.npu_devices) == (None, frozenset())
+    assert (args.npu_expected, args.npu_devices) == (None, None)
     assert npu.from_args(args, logging.getLogger("t")).name == "npu"
 
 

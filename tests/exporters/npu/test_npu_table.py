@@ -117,6 +117,14 @@ def test_a_lost_second_row_does_not_marry_the_next_chip() -> None:
     assert [device.first.npu for device in table.devices] == [0, 2]
 
 
+@pytest.mark.parametrize("none", ["NA", "N/A", "-", "--"])
+def test_a_value_the_tool_does_not_have_is_none(none: str) -> None:
+    (device,) = parse(f"| 0 910B | {none} | {none} {none} 0 / 0 |\n| 0 {none} | NA | {none} 1 / 2 |\n").devices
+    assert device.first[2:] == (None, None, None)
+    assert (device.second.physical, device.second.bus, device.second.utilization_percent) == (None, None, None)
+    assert device.memory == (1, 2)
+
+
 def test_soft_slices_list_a_die_twice_and_both_are_kept() -> None:
     state = npu_smi.cards("910", 1)
     state["npus"] *= 2
