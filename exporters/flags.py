@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -38,6 +39,14 @@ def _collectors(text: str) -> tuple[str, ...]:
     return names
 
 
+def _address(text: str) -> tuple[str, int]:
+    """Split ``[HOST]:PORT``; an IPv6 host stands in brackets."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]]*):([0-9]{1,5})", text)
+    if match is None or int(match[2]) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: write HOST:PORT, :PORT or [IPV6]:PORT")
+    return match[1].strip("[]"), int(match[2])
+
+
 def _url_path(text: str) -> str:
     if not text.startswith("/") or any(char in text for char in "?# ") or text.startswith("/-/"):
         raise argparse.ArgumentTypeError(f"{text!r} is no path: it starts with / and holds no ?, # or blank")
@@ -64,12 +73,12 @@ def _core_parser() -> _Parser:
     add("--config.file", dest="config_file", type=Path, metavar="FILE",
         help="YAML file whose keys are flag names without the dashes; flags and variables win over it.")
     add("--once", dest="once", action="store_true", help="Print one exposition and exit.")
-    add("--once.timeout", dest="once_timeout", type=float, default=15.0, metavar="SECONDS",
+    add("--once.timeout", dest="once_timeout", type=bounded(float, 0, 3600), default=15.0, metavar="SECONDS",
         help="How long --once and --textfile wait for the first reading of every collector.")
     add("--textfile", dest="textfile", type=_textfile, metavar="FILE",
         help="Write one exposition atomically to a *.prom file, for node_exporter's textfile directory, and exit.")
-    add("--web.listen-address", dest="web_listen_address", action="append", metavar="[HOST]:PORT",
-        default=[":19303"], help="Address to serve on; repeatable.")
+    add("--web.listen-address", dest="web_listen_address", action="append", type=_address,
+        metavar="[HOST]:PORT", default=[("", 19303)], help="Address to serve on; repeatable (default :19303).")
     add("--web.telemetry-path", dest="web_telemetry_path", type=_url_path, default="/metrics", metavar="PATH",
         help="Path of the metrics.")
     add("--web.config.file", dest="web_config_file", type=Path, metavar="FILE",
@@ -115,9 +124,10 @@ def help_text() -> str:
         if action.help in (None, argparse.SUPPRESS) or action.dest in ("help", "version"):
             continue
         notes = []
-        if action.default not in (None, False, argparse.SUPPRESS, []) and "%(default)" not in str(action.help):
-            shown = action.default if isinstance(action.default, list) else [action.default]
-            notes.append("default " + ",".join(str(value) for value in shown).replace("%", "%%"))
+        shown = action.default if isinstance(action.default, (list, tuple, set, frozenset)) else [action.default]
+        values = [str(value) for value in shown if value not in (None, False, argparse.SUPPRESS)]
+        if values and "default" not in str(action.help):
+            notes.append("default " + ",".join(values).replace("%", "%%"))
         notes.append("$" + environment_name(_flag(action)))
         action.help = f"{action.help} ({'; '.join(notes)})"
     return parser.format_help()

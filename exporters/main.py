@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from k3observe.exporters.collector import Collector
     from k3observe.exporters.registry import Registry
+    from k3observe.exporters.web.toolkit import WebConfig
 
 STOP_SECONDS = 0.3
 
@@ -45,6 +46,8 @@ def _run(args: argparse.Namespace) -> int:
 
     log = logs.configure(args.log_level, args.log_format)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    once = args.once or args.textfile
+    web = None if once else _web_config(args, log)
     collectors: list[Collector] = []
     for name in args.collect:
         try:
@@ -52,15 +55,26 @@ def _run(args: argparse.Namespace) -> int:
         except ValueError as error:
             _bad_input(str(error))
     registry = Registry(collectors, log)
-    run = _once if args.once or args.textfile else _serve
     try:
-        return run(args, collectors, registry, log)
+        return _once(args, collectors, registry, log) if once else _serve(args, web, collectors, registry, log)
     finally:
         _stop(collectors)
 
 
+def _web_config(args: argparse.Namespace, log: logging.Logger) -> WebConfig | None:
+    if not args.web_config_file:
+        return None
+    from k3observe.exporters.web.toolkit import WebConfig, WebConfigError  # loads PyYAML and bcrypt
+
+    try:
+        return WebConfig(args.web_config_file, log)
+    except WebConfigError as error:
+        _bad_input(str(error))
+
+
 def _serve(
-    args: argparse.Namespace, collectors: Sequence[Collector], registry: Registry, log: logging.Logger
+    args: argparse.Namespace, web: WebConfig | None, collectors: Sequence[Collector], registry: Registry,
+    log: logging.Logger,
 ) -> int:
     import signal
 
@@ -68,22 +82,12 @@ def _serve(
     from k3observe.exporters.web.server import Server, listen
     from k3observe.exporters.web.snapshots import Snapshots
 
-    web = None
-    if args.web_config_file:
-        from k3observe.exporters.web.toolkit import WebConfig, WebConfigError
-
-        try:
-            web = WebConfig(args.web_config_file, log)
-        except WebConfigError as error:
-            _bad_input(str(error))
     listeners = []
-    for address in args.web_listen_address:
+    for host, port in args.web_listen_address:
         try:
-            listeners += listen(address)
-        except ValueError as error:
-            _bad_input(f"--web.listen-address: {error}")
+            listeners += listen(host, port)
         except OSError as error:
-            print(f"k3observe-exporter: --web.listen-address: {address}: {error.strerror}", file=sys.stderr)
+            print(f"k3observe-exporter: --web.listen-address: {host}:{port}: {error.strerror}", file=sys.stderr)
             return 1
     if web:
         app = App(Snapshots(registry), collectors, args.web_telemetry_path, web.authenticate, web.headers)

@@ -102,8 +102,8 @@ class Connection:
         self.ticket += 1
 
     def begin_response(self, head: bytes, body: bytes) -> None:
-        """Queue a response; the body is not copied."""
-        self._out = [memoryview(head), memoryview(body)]
+        """Queue a response; a small body goes out in one piece with the head, a large one is not copied."""
+        self._out = [memoryview(head + body)] if len(body) < _CHUNK else [memoryview(head), memoryview(body)]
         self.ticket += 1  # an answer that comes later than this one is dropped
         self._enter(State.WRITING, WRITE_SECONDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import selectors
@@ -29,16 +30,8 @@ _EVENTS = {
 }
 
 
-def listen(address: str) -> list[socket.socket]:
-    """Open listening sockets for ``[HOST]:PORT``; without a host for all addresses, IPv6 and IPv4.
-
-    Raises ValueError for an address that is none and OSError when it cannot be bound.
-    """
-    host, separator, port_text = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise ValueError(f"{address!r} is no address: write HOST:PORT, :PORT or [IPV6]:PORT")
-    port = int(port_text)
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Open listening sockets; without a host for all addresses, IPv6 and IPv4. Raises OSError."""
     if host:
         family, _, _, _, sockaddr = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                                        flags=socket.AI_PASSIVE)[0]
@@ -48,7 +41,7 @@ def listen(address: str) -> list[socket.socket]:
             return [socket.create_server(
                 ("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)]
         except OSError as error:
-            if error.errno not in (97, 99):  # EAFNOSUPPORT, EADDRNOTAVAIL: IPv6 is switched off
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # IPv6 is switched off
                 raise
     return [socket.create_server(("0.0.0.0", port), backlog=BACKLOG)]  # noqa: S104 - asked for: no host given
 
