@@ -12,7 +12,10 @@ from dataclasses import dataclass
 _NEWEST = 10**6
 """Stands for the patch of a version that names none."""
 
-_RELEASE = re.compile(r"^[vV]?(\d{1,6}(?:\.\d{1,6}){0,3})(?P<suffix>$|[-+._a-zA-Z].*$)")
+_RELEASE = re.compile(
+    r"^[vV]?(\d{1,6}(?:\.\d{1,6}){0,3})"
+    r"(?:[._-]?(?:a|b|c|rc|alpha|beta|pre|post|dev)[._-]?\d*)*(?:[+-][a-zA-Z0-9][a-zA-Z0-9._+-]*)?$"
+)
 _BOUND = re.compile(r"^(>=|<=|==|>|<)\s*(.+)$")
 
 
