@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 from prometheus_client.exposition import choose_encoder
 
+from k3observe.exporters.web.toolkit import WebConfig
 from k3observe.notify import payload
 from k3observe.notify.delivery import Delivery
 from k3observe.notify.metrics import Metrics
@@ -19,9 +21,10 @@ _LOG = logging.getLogger(__name__)
 class App:
     """Answers requests. Bodies are parsed one at a time, which bounds the memory that senders together can take."""
 
-    def __init__(self, deliveries: Mapping[str, Delivery], metrics: Metrics) -> None:
+    def __init__(self, deliveries: Mapping[str, Delivery], metrics: Metrics, web: WebConfig | None) -> None:
         self._deliveries = deliveries
         self._metrics = metrics
+        self._web = web
         self._parsing = threading.Lock()
         self._draining = threading.Event()
 
@@ -32,7 +35,7 @@ class App:
     def __call__(self, call: Call) -> Answer:
         """Answer a request and count the answer."""
         try:
-            answer = self._route(call)
+            answer = self._route(call) if self._allowed(call) else _UNAUTHORIZED
         except TimeoutError:
             answer = _text(408, "the body did not come in time")
         except Exception as error:
@@ -40,7 +43,13 @@ class App:
             _LOG.error("a request failed: %s", type(error).__name__)
             answer = _text(503, "internal error: try again")
         self._metrics.requests.labels(str(answer.code)).inc()
-        return answer
+        return replace(answer, headers=(*answer.headers, *self._web.headers())) if self._web else answer
+
+    def _allowed(self, call: Call) -> bool:
+        if self._web is None:
+            return True
+        verdict = self._web.authenticate(call.authorization)
+        return verdict if isinstance(verdict, bool) else verdict()
 
     def _route(self, call: Call) -> Answer:
         readers = {"/metrics": self._exposition, "/-/healthy": self._healthy, "/-/ready": self._ready}
@@ -93,3 +102,6 @@ class App:
 
 def _text(code: int, text: str, *headers: tuple[str, str]) -> Answer:
     return Answer(code, f"{text}\n".encode(), headers=headers)
+
+
+_UNAUTHORIZED = _text(401, "name and password are needed", ("WWW-Authenticate", "Basic"))

@@ -25,7 +25,7 @@ _CODES: dict[int, tuple[Status, str]] = {
     410100: ("rate_limited", "too many messages for this robot; give each sender its own robot"),
     90030: ("rate_limited", "the webhook's quota is used up; see the quota in DingTalk's administration"),
     310000: ("refused", "the robot's security setting refuses the message: put its signing secret (SEC...) "
-                        "into secret_file, keep the clock within an hour, or admit this host's address; a keyword setting "
+                        "into secret_file, keep the clock within an hour, or admit this host's address; a keyword "
                         "does not suit alerts, choose the signature"),
     300001: ("refused", "the token is unknown: put the robot's current webhook URL into token_file"),
     300005: ("refused", "the token is unknown: put the robot's current webhook URL into token_file"),

@@ -18,6 +18,7 @@ import prometheus_client
 from k3observe.config.errors import ConfigError
 from k3observe.exporters import logs
 from k3observe.exporters.flags import bounded
+from k3observe.exporters.web.toolkit import WebConfig, WebConfigError
 from k3observe.notify import config
 from k3observe.notify.app import App
 from k3observe.notify.delivery import Delivery, Settings
@@ -26,6 +27,7 @@ from k3observe.notify.server import Server
 from k3observe.version import __version__
 
 PROGRAM = "k3observe-notify"
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 _EXAMPLES = """\
 examples:
   k3observe-notify --config.file /etc/k3observe/notify.yaml
@@ -55,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         robots = config.load(flags.config_file)
-    except ConfigError as error:
+        web = WebConfig(flags.web_config_file, log) if flags.web_config_file else None
+    except (ConfigError, WebConfigError) as error:
         print(error, file=sys.stderr)
         return 2
     for robot in robots:
@@ -64,21 +67,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(flags.queue_length, flags.delivery_timeout, flags.delivery_retry, flags.delivery_give_up)
     metrics = Metrics((robot.name for robot in robots), settings.queue)
     deliveries = {robot.name: Delivery(robot, settings, metrics) for robot in robots}
-    app = App(deliveries, metrics)
+    app = App(deliveries, metrics, web)
     host, port = flags.listen_address
     try:
-        server = Server(host, port, app)
+        server = Server(host, port, app, web.tls if web else lambda: None)
     except OSError as error:
         log.error("--web.listen-address: %s:%d cannot be used: %s", host, port, error.strerror)
         return 1
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # blocked in all threads and waited for in this one: a handler would run only when this thread happens to wake up
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for delivery in deliveries.values():
         delivery.start()
     threading.Thread(target=server.serve_forever, name="serve", daemon=True).start()
     log.info("%s %s serves on %s:%d for %s", PROGRAM, __version__, host, server.server_port, ", ".join(deliveries))
-    stop.wait()
+    signal.sigwait(_ENDING)
     return _drain(app, server, tuple(deliveries.values()), flags.shutdown_timeout, log)
 
 
@@ -127,6 +129,13 @@ def _parser() -> argparse.ArgumentParser:
         default=("127.0.0.1", 19304),
         metavar="[HOST]:PORT",
         help="Where to serve (default: 127.0.0.1:19304).",
+    )
+    add(
+        "--web.config.file",
+        dest="web_config_file",
+        type=Path,
+        metavar="FILE",
+        help="TLS and basic auth in the format of Prometheus's exporter-toolkit.",
     )
     add(
         "--queue.length",

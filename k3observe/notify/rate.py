@@ -20,8 +20,9 @@ class TokenBucket:
         """Seconds until the next send is allowed; 0 when it is allowed now."""
         self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second)
         self._at = now
+        missing = 1.0 - self._tokens
         # a hair less than one counts as one: sums of fractions may never reach it
-        return max(0.0, 1.0 - 1e-6 - self._tokens) / self._per_second
+        return missing / self._per_second if missing > 1e-6 else 0.0
 
     def take(self) -> None:
         """Count a send."""

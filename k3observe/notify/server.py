@@ -19,6 +19,8 @@ from typing import Any, Protocol
 MAX_CONNECTIONS = 64
 DEADLINE = 15.0
 """Seconds a client has for its whole request."""
+_DRAIN_SECONDS = 1.0
+_DRAIN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
-        if self.server.tls is not None:
+        context = self.server.tls()
+        if context is not None:
             self.request.settimeout(DEADLINE)
-            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+            self.request = context.wrap_socket(self.request, server_side=True)
         super().setup()
         self.rfile = io.BufferedReader(_Deadline(self.connection, DEADLINE))
 
@@ -107,6 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
+    def finish(self) -> None:
+        """Throw away what was not read of a refused body: else the kernel resets the connection and the answer."""
+        super().finish()
+        with self.connection:
+            self.connection.settimeout(_DRAIN_SECONDS)
+            self.connection.shutdown(socket.SHUT_WR)
+            end, left = time.monotonic() + _DRAIN_SECONDS, _DRAIN_BYTES
+            while left > 0 and time.monotonic() < end and (data := self.connection.recv(65536)):
+                left -= len(data)
+
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
@@ -114,16 +127,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``app`` on ``host`` and ``port`` (0: any free one); with ``tls`` over HTTPS.
+    """Serves ``app`` on ``host`` and ``port`` (0: any free one); over HTTPS where ``tls`` gives a context.
 
-    Raises OSError when the address cannot be used.
+    ``tls`` is asked for each connection, so that a rotated certificate is used at once. Raises OSError when the
+    address cannot be used.
     """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, app: App, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str, port: int, app: App, tls: Callable[[], ssl.SSLContext | None]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.app = app
         self.tls = tls

@@ -37,7 +37,7 @@ WORDS: Mapping[str, Words] = {
     "en": Words(
         firing="FIRING {n}",
         resolved="RESOLVED {n}",
-        title="[{status}] {names}",
+        title="{status} | {names}",
         both=", ",
         severity="Severity",
         action="Action",

@@ -55,7 +55,7 @@ class WeCom:
     def mention_problem(self, user: str) -> str:
         """Accept user ids; in Markdown WeCom knows neither "all" nor mobile numbers."""
         if user == EVERYBODY:
-            return "cannot be mentioned: WeCom's Markdown knows single users only; name their user ids"
+            return "is not known to WeCom's Markdown: name single user ids"
         return "" if _USER.fullmatch(user) else "is no WeCom user id"
 
     def request(self, message: Message, credentials: Credentials, base_url: str, now: float) -> Request:
