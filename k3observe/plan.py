@@ -218,15 +218,14 @@ def _candidates(service: Service, signal: str) -> list[str]:
 
 def _sources(config: Config, catalogue: Catalogue, pack: Pack) -> dict[str, Mapping[str, Entry | Gap]]:
     """Resolve every signal once for all services that look alike: a thousand replicas of one kind cost one."""
+    raw = [signal for signal in catalogue.signals if signal not in pack.derived]
     shared: dict[Any, Mapping[str, Entry | Gap]] = {}
     found = {}
     for service in config.services:
         known = {k: v for k, v in facts(service).items() if k not in ("model_name", "replicas_expected")}
         shape = (service.engine.name, service.engine.version, tuple(sorted(known.items())))
         if shape not in shared:
-            shared[shape] = {
-                signal: _source(service, signal, catalogue) for signal in catalogue.signals if signal not in pack.derived
-            }
+            shared[shape] = {signal: _source(service, signal, catalogue) for signal in raw}
         found[service.name] = shared[shape]
     return found
 
@@ -267,7 +266,8 @@ def _arm(plan: Plan, alert: Alert, service: Service, problems: list[Problem]) ->
             wanted=True)  # fmt: skip
     for fact, value in alert.suits.when.items():
         if not _meets(known.get(fact), value):
-            reason = alert.suits.reason or Text(f"{fact} is {known.get(fact)}", f"{fact} 为 {known.get(fact)}")  # fmt: skip
+            actual = known.get(fact)
+            reason = alert.suits.reason or Text(f"{fact} is {actual}", f"{fact} 为 {actual}")
             return Blind(alert, service, reason, alert.suits.fix)
     for signal in alert.signals:
         gap = plan.why_not(service.name, signal)

@@ -43,10 +43,13 @@ def _memory(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Thre
         return Threshold(alert.threshold)
     if facts["engine"] in ("sglang", "mindie"):
         value = max(0.97, reserved + (1 - reserved) / 2)
-        why = Text(f"{facts['engine']} takes nearly all memory by itself", f"{facts['engine']} 本身就会占用几乎全部显存")
+        name = facts["engine"]
+        why = Text(f"{name} takes nearly all memory by itself", f"{name} 本身就会占用几乎全部显存")
         return Threshold(round(value, 4), why, floor=reserved)
     if reserved > 0.95:
-        why = Text(f"the engine reserves {reserved:g}: less than 1 GiB free", f"引擎预留 {reserved:g}：看剩余是否不足 1 GiB")
+        why = Text(
+            f"the engine reserves {reserved:g}: less than 1 GiB free", f"引擎预留 {reserved:g}：看剩余是否不足 1 GiB"
+        )
         return Threshold(reserved, why, params={"free_floor": float(GIB)}, floor=reserved - 1e-9)
     base = alert.threshold or 0.0
     value = max(base, reserved + min(0.03, (1 - reserved) / 2))

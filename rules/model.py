@@ -24,10 +24,14 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def _text(value: object) -> Text:
     if isinstance(value, Text):
         return value
-    if not isinstance(value, dict) or set(value) != {"en", "zh-CN"} or not all(isinstance(v, str) for v in value.values()):
+    if not isinstance(value, dict) or set(value) != {"en", "zh-CN"} or not all(map(_is_text, value.values())):
         raise ValueError("needs the text in both languages: en: … and zh-CN: …")
     return Text(value["en"], value["zh-CN"])
 

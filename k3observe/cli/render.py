@@ -30,12 +30,14 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     k3observe render --only kubernetes --stdout | kubectl apply -f -
     """
     from k3observe import bundle
+    from k3observe.cli.explain import unarmed
     from k3observe.config.errors import ConfigError, Problem, did_you_mean
-    from k3observe.render import OUTPUTS, render
+    from k3observe.render.bundle import OUTPUTS, render
 
     wanted = frozenset(only.split(",")) if only else None
     if wanted and (unknown := sorted(wanted - set(OUTPUTS))):
-        raise ConfigError([Problem("is no output", value=unknown[0], fix=did_you_mean(unknown[0], OUTPUTS), file="--only")])
+        fix = did_you_mean(unknown[0], OUTPUTS)
+        raise ConfigError([Problem("is no output", value=unknown[0], fix=fix, file="--only")])
     _, plan = load_plan(file)
     files = render(plan, wanted)
     if stdout:
@@ -49,7 +51,8 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     for change in changed:
         click.echo(f"{change.kind:7} {change.path}")
     click.echo(f"{len(files)} files in {folder}, {len(changed)} changed", err=True)
-    _say_plan(plan)
+    for line in unarmed(plan):
+        click.echo(line, err=True)
     return 0
 
 
@@ -68,8 +71,3 @@ def _compare(folder: Path, files: dict[str, bytes], wanted: frozenset[str] | Non
     return 1 if changed else 0
 
 
-def _say_plan(plan: object) -> None:
-    from k3observe.cli.explain import unarmed
-
-    for line in unarmed(plan):  # type: ignore[arg-type]
-        click.echo(line, err=True)

@@ -41,5 +41,7 @@ def _run(name: str, arguments: Sequence[str], folder: Path | None) -> tuple[bool
         path = program(name)
     except BinaryMissingError as error:
         raise ConfigError([Problem(str(error), file=name)]) from None
-    done = subprocess.run([str(path), *arguments], capture_output=True, text=True, errors="replace", cwd=folder, check=False)
+    done = subprocess.run(
+        [str(path), *arguments], capture_output=True, text=True, errors="replace", cwd=folder, check=False
+    )
     return done.returncode == 0, (done.stdout + done.stderr).strip()

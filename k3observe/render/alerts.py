@@ -8,7 +8,7 @@ from typing import Any
 
 from k3observe.config.model import Config
 from k3observe.config.values import Duration
-from k3observe.plan import Armed, Plan, Settings
+from k3observe.plan import Plan, Settings
 from k3observe.render.selector import selector
 from k3observe.render.template import fill, go, shown
 from k3observe.rules import Alert, Group
@@ -101,9 +101,8 @@ def rule(config: Config, alert: Alert, settings: Settings, services: list[str]) 
     labels = {"severity": settings.severity, "action": alert.action, **dict(settings.labels)}
     if not alert.signals:
         labels["stack"] = config.stack
-    return Rule(
-        alert, settings, tuple(services), sel, tuple(known["by"].split(", ")), fill(alert.expr, known), labels, annotations
-    )
+    by = tuple(known["by"].split(", "))
+    return Rule(alert, settings, tuple(services), sel, by, fill(alert.expr, known), labels, annotations)
 
 
 def _links(config: Config, alert: Alert) -> dict[str, str]:
@@ -112,7 +111,8 @@ def _links(config: Config, alert: Alert) -> dict[str, str]:
         links["runbook_url"] = f"{config.runbook_base_url.rstrip('/')}/{alert.name}"
     if config.grafana_url:
         board = f"{config.grafana_url.rstrip('/')}/d/{dashboard_uid(config, alert.dashboard)}"
-        query = "&".join(f"var-{name}={{{{ $labels.{name} }}}}" for name in ("service", "instance") if name in _shown(alert))
+        shared = [name for name in ("service", "instance") if name in _shown(alert)]
+        query = "&".join(f"var-{name}={{{{ $labels.{name} }}}}" for name in shared)
         links["dashboard_url"] = f"{board}?{query}" if query else board
     return links
 

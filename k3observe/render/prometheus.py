@@ -211,7 +211,7 @@ def sidecar_targets(service: Service) -> list[str]:
 
 
 def _remote_write(config: Config) -> list[Mapping[str, Any]]:
-    found = []
+    found: list[Mapping[str, Any]] = []
     for target in config.prometheus.remote_write:
         document: dict[str, Any] = {"url": target.url}
         if target.basic_auth_user and target.password_file:

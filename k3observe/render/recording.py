@@ -77,7 +77,7 @@ def _recorded(plan: Plan, name: str) -> Iterator[Record]:
         source = plan.catalogue.sources[entry.source]
         job = "k3-engine" if entry.source == "prometheus" else source.job
         matchers = f"{selector(plan.config, services)}, job={quoted(job)}"
-        window = str(rate_window(plan.config)) if signal.kind == "histogram" or entry.terms[0].type == "summary" else "5m"
+        window = str(rate_window(plan.config))
         for record, expr in recording(signal, entry, matchers, base_labels(plan), window):
             # the recorded name is the signal's, whatever window a slow scrape needs
             yield Record(record.replace(f":rate{window}", ":rate5m"), expr, comment=_warning(plan, entry))

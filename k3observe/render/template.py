@@ -90,9 +90,8 @@ def _general(value: float, digits: int) -> str:
 def _humanize1024(value: float) -> str:
     if abs(value) <= 1:
         return _general(value, 4)
-    prefix = ""
-    for prefix in ("", "ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"):
-        if abs(value) < 1024:
-            break
+    prefixes = ["", "ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"]
+    while abs(value) >= 1024 and len(prefixes) > 1:
         value /= 1024
-    return _general(value, 4) + prefix
+        prefixes.pop(0)
+    return _general(value, 4) + prefixes[0]

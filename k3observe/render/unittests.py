@@ -125,7 +125,8 @@ def _target(plan: Plan, service: Service, signal: Signal, entry: Entry) -> dict[
     full = series_labels(plan, service)
     source = plan.catalogue.sources[entry.source]
     job = "k3-engine" if entry.source == "prometheus" else source.job
-    names = {*target_labels(plan.config, service, job), *plan.config.identity_labels, "instance", *signal.labels} - {"le"}
+    names = {*target_labels(plan.config, service, job), *plan.config.identity_labels, "instance", *signal.labels}
+    names.discard("le")
     return {name: full[name] for name in names if name in full} | {"job": job}
 
 
