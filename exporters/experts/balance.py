@@ -101,9 +101,9 @@ def hottest(counts: Sequence[Row], top: int) -> list[tuple[int, int, float]]:
         total = sum(row)
         if total:
             scale = len(row) / total
-            for load, expert in heapq.nlargest(top, zip(row, range(len(row)), strict=True)):
-                candidates.append((load * scale, -layer, -expert))
-    return [(-layer, -expert, ratio) for ratio, layer, expert in heapq.nlargest(top, candidates)]
+            for load, place in heapq.nlargest(top, zip(row, range(0, -len(row), -1), strict=True)):
+                candidates.append((load * scale, -layer, place))
+    return [(-layer, -place, ratio) for ratio, layer, place in heapq.nlargest(top, candidates)]
 
 
 def dead(counts: Sequence[Row]) -> int:

@@ -18,7 +18,7 @@ from k3observe.exporters import families
 from k3observe.exporters.collector import SourceStatus, source_families
 from k3observe.exporters.experts import counts, formats
 from k3observe.exporters.experts.fetch import Fetcher
-from k3observe.exporters.experts.heatmap import MAX_BYTES, HeatMapReader
+from k3observe.exporters.experts.heatmap import HeatMapReader
 from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, RankDevice, Rebalance
 from k3observe.exporters.experts.log import LogSource
 from k3observe.exporters.experts.merge import all_phases
@@ -28,8 +28,11 @@ from k3observe.exporters.experts.report import Options, rebalance_families, repo
 from k3observe.exporters.experts.source import Source
 from k3observe.exporters.experts.window import Window
 from k3observe.exporters.flags import bounded
+from k3observe.exporters.kvcache.fetch import client_context, endpoint
 
 MAX_MODELS = 4
+MAX_BYTES = 64 << 20
+"""Of a page; 92 layers of 896 experts are less than 1 MB."""
 MAX_DEVICES = 1024
 K3_MOE_LAYERS = 92
 SOURCES = {"log": "log_file", "metrics": "metrics_url", "file": "file", "http": "http_url", "plugin": "plugin_dir"}
@@ -71,6 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("window-only", action="store_true",
         help=f"Serve {PATH} for the sidecar that adds the nodes up, and export no values of this node alone.")
     add("ca-file", type=Path, metavar="FILE", help="Certificate authority of https sources and peers.")
+    add("insecure-skip-verify", action="store_true", help="Do not verify the certificates of https sources and peers.")
     add("authorization-file", type=Path, metavar="FILE",
         help="File with the value of the header Authorization for sources and peers, such as Basic dXNlcjpwYXNz.")
 
@@ -87,19 +91,21 @@ def from_args(args: argparse.Namespace, log: logging.Logger) -> ExpertsCollector
             verb = "is read only by" if given else "is needed for"
             raise ValueError(f"--experts.{flag.replace('_', '-')}: {verb} --experts.source {name}")
     instance = uuid.uuid4().hex
-    fetcher = Fetcher(
-        args.experts_timeout, counts.MAX_BYTES, args.experts_ca_file, args.experts_authorization_file)
+    urls = [args.experts_metrics_url, args.experts_http_url, *args.experts_peer]
+    context = None
+    if any(url and url.startswith("https:") for url in urls):
+        context = client_context(args.experts_ca_file, args.experts_insecure_skip_verify)
+    fetcher = Fetcher(args.experts_timeout, MAX_BYTES, context, args.experts_authorization_file)
     peers = Peers(args.experts_peer, fetcher, args.experts_interval, instance) if args.experts_peer else None
     return ExpertsCollector(
-        _source(args), peers, log, instance=instance, window_seconds=args.experts_window,
+        _source(args, fetcher), peers, log, instance=instance, window_seconds=args.experts_window,
         options=Options(args.experts_min_load, args.experts_layers, args.experts_top, args.experts_ranks),
         window_only=args.experts_window_only,
         places={rank: (device, identity) for rank, device, identity in args.experts_rank_device})
 
 
-def _source(args: argparse.Namespace) -> Source | None:
+def _source(args: argparse.Namespace, fetcher: Fetcher) -> Source | None:
     model, seconds = args.experts_model_name, args.experts_interval
-    fetcher = Fetcher(args.experts_timeout, MAX_BYTES, args.experts_ca_file, args.experts_authorization_file)
     if args.experts_source == "log":
         reader = formats.LineReader(
             args.experts_engine, args.experts_engine_version, model, args.experts_moe_layers, args.experts_ranks)
@@ -185,7 +191,7 @@ class ExpertsCollector:
             self._say(problem)
         readings = self._window.readings()
         yield from report(all_phases(loads), readings, self._options)
-        models = dict.fromkeys(part.model for part in (*loads, *readings))
+        models = dict.fromkeys([*(part.model for part in loads), *(reading.model for reading in readings)])
         with self._lock:
             yield from rebalance_families(self._rebalances, self._rebalance_seconds)
             yield self._rank_info(models)
@@ -247,9 +253,10 @@ def _count(text: str) -> int:
 
 
 def _url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no http or https URL")
-    return text
+    try:
+        return endpoint(text).url
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _peer(text: str) -> str:

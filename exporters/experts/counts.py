@@ -17,7 +17,8 @@ from k3observe.exporters.experts.loads import ExpertLoads, Phase, Scope
 VERSION = 1
 MAX_BYTES = 32 << 20
 MAX_LAYERS = 1024
-MAX_COLUMNS = 16384
+MAX_RANKS = 1024
+MAX_EXPERTS = 16384
 MAX_CELLS = 1 << 20
 MAX_ENTRIES = 16
 MAX_COUNT = 1 << 48
@@ -98,7 +99,7 @@ def _entry(
         raise CountsError(f"{prefix}scope: must be rank or expert, is {_short(scope)}")
     if phase not in get_args(Phase):
         raise CountsError(f"{prefix}phase: must be one of {', '.join(get_args(Phase))}, is {_short(phase)}")
-    counts = _counts(entry.get("counts"), f"{prefix}counts")
+    counts = _counts(entry.get("counts"), f"{prefix}counts", MAX_RANKS if scope == "rank" else MAX_EXPERTS)
     width = len(counts[0]) if counts else 0
     ranks = _ranks(entry, "ranks", prefix)
     if ranks is not None and scope == "expert" and width % ranks:
@@ -113,13 +114,13 @@ def _entry(
     return loads, ranks if scope == "expert" else None
 
 
-def _counts(value: object, where: str) -> tuple[tuple[int, ...], ...]:
+def _counts(value: object, where: str, columns: int) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
         raise CountsError(f"{where}: must be a list of layers, each a list of counts")
     rows = cast("list[list[Any]]", value)
     width = len(rows[0]) if rows else 0
-    if len(rows) > MAX_LAYERS or width > MAX_COLUMNS or len(rows) * width > MAX_CELLS:
-        raise CountsError(f"{where}: {len(rows)} x {width}: at most {MAX_LAYERS} x {MAX_COLUMNS}, {MAX_CELLS} in all")
+    if len(rows) > MAX_LAYERS or width > columns or len(rows) * width > MAX_CELLS:
+        raise CountsError(f"{where}: {len(rows)} x {width}: at most {MAX_LAYERS} x {columns}, {MAX_CELLS} in all")
     for index, row in enumerate(rows):
         if len(row) != width:
             raise CountsError(f"{where}[{index}]: {len(row)} counts, layer 0 has {width}")
@@ -142,7 +143,7 @@ def _identities(entry: dict[str, Any], key: str, size: int, prefix: str) -> tupl
 
 def _ranks(entry: dict[str, Any], key: str, prefix: str) -> int | None:
     value = entry.get(key)
-    if value is not None and not (type(value) is int and 1 <= value <= MAX_COLUMNS):
+    if value is not None and not (type(value) is int and 1 <= value <= MAX_RANKS):
         raise CountsError(f"{prefix}{key}: must be a number of ranks, is {_short(value)}")
     return value
 

@@ -15,7 +15,6 @@ from k3observe.exporters.experts.counters import Increases
 from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, Phase
 from k3observe.exporters.exposition import Reader
 
-MAX_BYTES = 64 << 20
 MAX_RANKS = 1024
 MAX_NAME = 256
 _BUCKET = "sglang:eplb_gpu_physical_count_bucket"

@@ -22,16 +22,21 @@ def merge(parts: Sequence[ExpertLoads]) -> ExpertLoads:
     """Add counts of one model and scope; all other fields are those of the first part.
 
     Parts may count the same columns (each rank reports what it sent to every rank), different columns (each node
-    reports what its own ranks received), or different layers (pipeline stages). Raises ValueError when a layer would
-    be left with columns that nobody counted: they are not 0.
+    reports what its own ranks received), or different layers (pipeline stages). Raises ValueError when parts overlap
+    without being of the same columns (groups of different size), and when a layer would be left with columns that
+    nobody counted: they are not 0.
     """
     first, *others = parts
     if all(part.layers == first.layers and part.columns == first.columns and _same(part, first) for part in others):
         same_layer = zip(*(part.counts for part in parts), strict=True)
         return replace(first, counts=tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in same_layer))
     rows: dict[int, dict[int, int]] = {}
+    seen: set[frozenset[int]] = set()
     for part in parts:
         columns = column_ids(part)
+        if any(not others.isdisjoint(columns) and others != set(columns) for others in seen):
+            raise ValueError(f"{len(columns)} columns overlap with other columns that were counted")
+        seen.add(frozenset(columns))
         for layer, loads in zip(layer_ids(part), part.counts, strict=True):
             row = rows.setdefault(layer, {})
             for column, load in zip(columns, loads, strict=True):

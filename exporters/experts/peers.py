@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts import counts
-from k3observe.exporters.experts.fetch import Fetcher, FetchError
+from k3observe.exporters.experts.fetch import Fetcher, PageError
 from k3observe.exporters.experts.loads import ExpertLoads
 from k3observe.exporters.experts.merge import merge
+from k3observe.exporters.kvcache.fetch import endpoint
 
 PATH = "/experts/v1/window"
 
@@ -78,7 +79,7 @@ class Peers:
                 document = counts.parse(text, now=time.time())
                 if not document.instance or document.kind != "window":
                     raise counts.CountsError("is no window of a sidecar: instance or kind is missing")
-            except FetchError as error:
+            except PageError as error:
                 problem = str(error)
                 status.failed("unreachable")
             except counts.CountsError as error:
@@ -99,10 +100,9 @@ class Peers:
 
 def window_url(url: str) -> str:
     """Return the URL of a peer's window: ``http://node-2:19303`` is enough. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or (parts.port or 1) < 1:
-        raise ValueError(f"{url!r} is no URL such as http://node-2:19303")
-    return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}{PATH}"
+    if not urlsplit(url).path.strip("/"):
+        url = url.rstrip("/") + PATH
+    return endpoint(url).url
 
 
 def add_up(windows: Sequence[Sequence[ExpertLoads]]) -> tuple[list[ExpertLoads], list[str]]:
@@ -118,13 +118,16 @@ def add_up(windows: Sequence[Sequence[ExpertLoads]]) -> tuple[list[ExpertLoads],
     sums, problems = [], []
     for (model, phase, scope), parts in groups.items():
         total, fitting = parts[0], [parts[0]]
-        for part in parts[1:]:
-            try:
-                total = merge([total, part])
-            except ValueError as error:
-                problems.append(f"a window of {model!r}, {phase}, {scope} does not fit: {error}")
-            else:
-                fitting.append(part)
+        try:
+            total, fitting = merge(parts), parts
+        except ValueError:
+            for part in parts[1:]:
+                try:
+                    total = merge([*fitting, part])
+                except ValueError as error:
+                    problems.append(f"a window of {model!r}, {phase}, {scope} does not fit: {error}")
+                else:
+                    fitting.append(part)
         seen = [part.ranks_seen for part in fitting if part.ranks_seen is not None]
         expected = [part.ranks_expected for part in fitting if part.ranks_expected is not None]
         known = len(seen) == len(fitting)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -87,6 +88,7 @@ def fetch(
     context: ssl.SSLContext | None = None,
     server_name: str | None = None,
     max_bytes: int = MAX_BYTES,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return the body. ``timeout`` bounds the whole exchange, not each read of it. Raises FetchError."""
     deadline = time.monotonic() + timeout
@@ -100,7 +102,7 @@ def fetch(
         if context is not None:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock = context.wrap_socket(sock, server_hostname=server_name or to.host)
-        return _exchange(sock, to, deadline, max_bytes)
+        return _exchange(sock, to, deadline, max_bytes, headers or {})
     except TimeoutError:
         raise FetchError("timeout", f"not answered within {timeout:g} s") from None
     except ssl.SSLError as error:
@@ -146,12 +148,14 @@ class _DeadlineSocket:
         """The fetch closes the socket itself."""
 
 
-def _exchange(sock: socket.socket, to: Endpoint, deadline: float, max_bytes: int) -> bytes:
+def _exchange(
+    sock: socket.socket, to: Endpoint, deadline: float, max_bytes: int, headers: Mapping[str, str]
+) -> bytes:
     connection = http.client.HTTPConnection(to.host, to.port)
     connection.sock = cast("socket.socket", _DeadlineSocket(sock, deadline))
     connection.request("GET", to.target, headers={
         "Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "Connection": "close",
-        "User-Agent": "k3observe-exporter"})
+        "User-Agent": "k3observe-exporter", **headers})
     with connection.getresponse() as response:
         if 300 <= response.status < 400:
             raise FetchError("redirect", f"status {response.status}: redirects are not followed")
