@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from k3observe.drill import binaries
-from tools import apt
+from tools import apt, relocate
 
 _SUITES: dict[binaries.Release, str] = {"3.5": "forky", "2.42": "bookworm"}
 """The Debian suite that has each set."""
@@ -81,10 +81,7 @@ class _Packages:
                 if version is None or not wanted.accepts(tuple(int(part) for part in version.split("."))):
                     looked.append(f"{package} of {name} is {version or 'missing'}")
                     continue
-                folder = self._files(suite, package) / "usr" / "bin"
-                program = next((folder / n for n in (wanted.name, *wanted.also_called) if (folder / n).is_file()), None)
-                if program is not None:
-                    _place(program, target)
+                if _place(self._files(suite, package), wanted, target):
                     return f"{package} {version} of Debian {name}"
                 looked.append(f"{package} {version} of {name} holds no {wanted.name}")
         raise apt.AptError("; ".join(looked))
@@ -108,11 +105,20 @@ class _Packages:
         return self._unpacked[key]
 
 
-def _place(program: Path, target: Path) -> None:
-    """Copy under another name first: a killed run leaves no half program."""
+def _place(root: Path, wanted: binaries.Wanted, target: Path) -> bool:
+    """Copy the program out of an unpacked package, under another name first: a killed run leaves no half program."""
+    folder = root / "usr" / "bin"
+    program = next((folder / name for name in (wanted.name, *wanted.also_called) if (folder / name).is_file()), None)
+    if program is None:
+        return False
+    data = relocate.data_folder(root)
+    if data is not None:
+        relocate.relocate(program, data, target)
+        return True
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.copy2(program, partial)
     os.replace(partial, target)
+    return True
 
 
 if __name__ == "__main__":
