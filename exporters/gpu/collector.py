@@ -81,6 +81,7 @@ class GpuCollector:
             Lane("gpu-driver", self._ask_driver, lambda: self._driver_failed(DEADLINE), interval, timeout)]
         self._stop = threading.Event()
         self._problem: str | None = None
+        self._count: int | None = None
         self._v1_told = False
 
     def start(self) -> None:
@@ -136,10 +137,11 @@ class GpuCollector:
         return partial(self._listed, listing.count, listing.driver, time.monotonic() - started)
 
     def _listed(self, count: int, driver: str, seconds: float) -> None:
-        before = self._problem
-        if before is not None or not self._status.tried:
-            self._log.info("driver %s lists %d GPUs", driver, count)
-        self._problem = None
+        if self._problem is not None or count != self._count:
+            level = logging.WARNING if self._count is not None and count < self._count else logging.INFO
+            before = "" if self._count in (None, count) else f", {self._count} before"
+            self._log.log(level, "driver %s lists %d GPUs%s", driver, count, before)
+        self._problem, self._count = None, count
         self._ledger.listed(count, driver)
         self._status.succeeded(seconds)
         while len(self._lanes) <= count:
@@ -190,16 +192,17 @@ class GpuCollector:
         after = "hung" if error == DEADLINE else "lost" if error in LOST else "failed"
         if before is not None and before != after:
             self._log.error("%s %s: %s", self._ledger.label(index), _WHAT_HAPPENED[after], error)
-        if error in BROKEN - {"unknown"} or (error == "unknown" and self._ledger.all_unknown()):
+        if error in BROKEN - {"unknown"} or (error == "unknown" and self._ledger.all_lost()):
             self._session.request_attach()
 
     def _heard(self, uuid: str, xid: int) -> None:
         self._ledger.heard(uuid, xid)
         self._log.error("GPU %s: XID %d", uuid, xid)
 
-    def _xid_failed(self, error: str) -> None:
+    def _xid_failed(self, error: str, news: bool) -> None:
         self._status.failed("xid_wait", down=False)
-        self._log.warning("cannot listen to XID events: %s; trying again", error)
+        if news:
+            self._log.warning("cannot listen to XID events: %s; trying again", error)
 
 
 _WHAT_HAPPENED = {"hung": "does not answer", "lost": "is lost", "failed": "cannot be read"}

@@ -147,12 +147,12 @@ class Ledger:
     def heard(self, uuid: str, xid: int) -> None:
         """Count an XID event."""
         with self._lock:
-            xids = self._xids[uuid]
+            xids = self._xids.setdefault(uuid, dict.fromkeys(map(str, HARDWARE_XIDS), 0))
             known = str(xid) in xids or len(xids) < len(HARDWARE_XIDS) + MORE_XIDS
             label = str(xid) if known else OTHER
             xids[label] = xids.get(label, 0) + 1
 
-    def all_unknown(self) -> bool:
+    def all_lost(self) -> bool:
         """Whether every listed card is lost: then the attachment is, rather than the cards."""
         with self._lock:
             return bool(self._slots) and all(slot.state == "lost" for slot in self._slots or ())

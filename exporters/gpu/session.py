@@ -75,11 +75,11 @@ class Session:
                 self._nvml.shutdown()
         try:
             self._nvml.init()
+            self._was_attached = True
             self._driver = self._nvml.driver_version()
         finally:
             self._not_before = self._clock() + self._pause
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        self._was_attached = True
         self._wanted.clear()
         self._attached()
         self._gate.open()

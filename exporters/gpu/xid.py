@@ -31,15 +31,16 @@ class _Events:
 class XidWatch:
     """``watching(uuid)`` is called when a card's events are listened to, ``heard(uuid, xid)`` at each event.
 
-    ``failed(error)`` is called when waiting for events fails.
+    ``failed(error, news)`` is called when listening fails; ``news`` is false while it fails as it did before.
     """
 
     def __init__(
         self, nvml: Nvml, gate: Gate, pause: float, watching: Callable[[str], None],
-        heard: Callable[[str, int], None], failed: Callable[[str], None],
+        heard: Callable[[str, int], None], failed: Callable[[str, bool], None],
     ) -> None:
         self._nvml, self._gate, self._pause = nvml, gate, pause
         self._watching, self._heard, self._failed = watching, heard, failed
+        self._problem: str | None = None
         self._events: _Events | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -67,11 +68,13 @@ class XidWatch:
                 return
             with events.lock:
                 events.users += 1
+        key = handle_key(handle)
+        events.uuids[key] = uuid  # before the registration: its first event may come at once
         try:
             self._nvml.register_xid(handle, events.handle)
-            events.uuids[handle_key(handle)] = uuid
             self._watching(uuid)
         except NvmlError as error:
+            del events.uuids[key]
             if error.name in FATAL:
                 raise
             if error.name in PROPERTIES or error.name == "no_permission":
@@ -84,7 +87,7 @@ class XidWatch:
             events = _Events(self._nvml.event_set())
         except NvmlError as error:
             if error.name not in PROPERTIES:
-                self._failed(error.name)
+                self._fail(error.name)
             return
         with self._lock:
             self._events = events
@@ -97,7 +100,11 @@ class XidWatch:
             try:
                 self._nvml.free_event_set(events.handle)
             except NvmlError as error:
-                self._failed(error.name)
+                self._fail(error.name)
+
+    def _fail(self, error: str) -> None:
+        self._failed(error, error != self._problem)
+        self._problem = error
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -120,9 +127,10 @@ class XidWatch:
             key, xid = self._nvml.wait_xid(events.handle, WAIT_MILLISECONDS)
         except NvmlError as error:
             if error.name == "timeout":
+                self._problem = None
                 return True
             if error.name not in PROPERTIES:
-                self._failed(error.name)
+                self._fail(error.name)
             with self._lock:
                 mine = self._events is events
                 if mine:
@@ -132,7 +140,7 @@ class XidWatch:
             return False
         uuid = events.uuids.get(key)
         if uuid is None:
-            self._failed("unknown_card")
+            self._fail("unknown_card")
         else:
             self._heard(uuid, xid)
         return True

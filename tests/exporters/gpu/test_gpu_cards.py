@@ -138,6 +138,7 @@ def test_a_count_that_shrinks_without_an_error_is_seen_and_values_stay_with_thei
     scrape = exporter.scrape_when(
         lambda s: s.value("k3_accelerators_visible") == 7 and s.card(3, "read_success") == 0
         and s.rows("k3_accelerator_temperature_celsius", device="6"))
+    assert "lists 7 GPUs, 8 before" in exporter.log()
     scrape = exporter.scrape_when(lambda s: all(s.card(card, "read_success") == 1 for card in (4, 5, 6, 7)))
     assert [scrape.card(card, "temperature_celsius") for card in range(8)] == [40, 41, 42, None, 44, 45, 46, 47]
     assert scrape.rows("k3_accelerator_info", device="3")[0][0]["uuid"].endswith("4")

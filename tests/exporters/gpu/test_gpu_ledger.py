@@ -86,6 +86,6 @@ def test_a_named_card_may_be_the_one_that_hangs_and_has_not_told_its_uuid() -> N
 def test_all_cards_lost_means_that_the_attachment_is() -> None:
     ledger = _ledger("A", "B")
     ledger.failed(0, "unknown")
-    assert not ledger.all_unknown()
+    assert not ledger.all_lost()
     ledger.failed(1, "unknown")
-    assert ledger.all_unknown()
+    assert ledger.all_lost()
