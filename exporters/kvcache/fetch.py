@@ -70,7 +70,7 @@ def client_context(
     try:
         context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{ca_file}: cannot be used as certificate authority: {error}") from None
+        raise ValueError(f"certificate authority {ca_file}: cannot be used: {error}") from None
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -78,7 +78,7 @@ def client_context(
         try:
             context.load_cert_chain(cert_file, key_file, password=lambda: b"")
         except (OSError, ValueError) as error:
-            raise ValueError(f"{cert_file}: cannot be used as client certificate: {error}") from None
+            raise ValueError(f"client certificate {cert_file}: cannot be used: {error}") from None
     return context
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -102,6 +103,8 @@ class Engine:
 
     def close(self) -> None:
         """Refuse connections from now on."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept that waits
         self._listener.close()
 
     def _run(self) -> None:
