@@ -62,7 +62,7 @@ class _AfterImport(MetaPathFinder):
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find else None
+            spec: ModuleSpec | None = find(fullname, path, target) if find else None
             if spec is not None:
                 self._follow(spec)
                 return spec

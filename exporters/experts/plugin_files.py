@@ -1,0 +1,93 @@
+"""Reading the directory of the engine's plugin: what is new, who is alive, and what is damaged."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3observe.exporters.vllm_plugin import fileformat
+from k3observe.exporters.vllm_plugin.fileformat import FormatError, Publication
+
+MAX_ENTRIES = 4096
+MAX_FILES = 1024
+DEAD_SECONDS = 4 * fileformat.HEARTBEAT_SECONDS
+"""A writer touches its file every heartbeat; one that missed four is dead."""
+
+Place = tuple[str, int, int]
+"""Instance, pipeline rank and expert-parallel rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look at the directory gave: new publications, the places of living ranks, and what is wrong."""
+
+    files: int
+    publications: tuple[Publication, ...]
+    alive: frozenset[Place]
+    problems: tuple[str, ...]
+
+
+class Directory:
+    """Remembers which version of each file it has read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[str, tuple[int, int, int]] = {}
+        self._problems: dict[str, str] = {}
+
+    def read(self, now: float) -> Found:
+        """Read the files that changed. Raises OSError where the directory cannot be read."""
+        publications: list[Publication] = []
+        alive: set[Place] = set()
+        seen: dict[str, tuple[int, int, int]] = {}
+        notes: list[str] = []
+        for name in self._names(notes):
+            place = fileformat.parse_name(name)
+            if place is None:
+                continue
+            try:
+                status = os.stat(self._path / name, follow_symlinks=False)
+            except OSError:
+                continue  # removed since it was listed
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if abs(now - status.st_mtime) <= DEAD_SECONDS:
+                alive.add(place)
+            seen[name] = version
+            if self._read.get(name) == version:
+                continue
+            self._problems.pop(name, None)
+            try:
+                publication = self._file(name)
+                if (publication.instance, publication.pp_rank, publication.ep_rank) != place:
+                    raise FormatError("the name is not that of the rank in it")
+                publications.append(publication)
+            except (OSError, FormatError) as error:
+                self._problems[name] = str(error)
+        self._read = seen
+        self._problems = {name: text for name, text in self._problems.items() if name in seen}
+        bad = [f"{self._path / name}: {text}" for name, text in self._problems.items()]
+        living = frozenset(place for place in alive if fileformat.file_name(*place) not in self._problems)
+        return Found(len(seen), tuple(publications), living, (*notes, *bad))
+
+    def _names(self, notes: list[str]) -> list[str]:
+        names: list[str] = []
+        with os.scandir(self._path) as entries:
+            for index, entry in enumerate(entries):
+                if index >= MAX_ENTRIES or len(names) >= MAX_FILES:
+                    notes.append(f"{self._path}: more than {MAX_FILES} files, or {MAX_ENTRIES} entries, are not read")
+                    break
+                if fileformat.parse_name(entry.name):
+                    names.append(entry.name)
+        return sorted(names)
+
+    def _file(self, name: str) -> Publication:
+        descriptor = os.open(self._path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FormatError("not a regular file")
+            if status.st_size > fileformat.MAX_BYTES:
+                raise FormatError(f"{status.st_size} bytes: at most {fileformat.MAX_BYTES} are read")
+            return fileformat.decode(file.read(fileformat.MAX_BYTES + 1))
