@@ -89,11 +89,12 @@ class _Reader:
         secret_file = self._file((*path, "secret_file"), fields["secret_file"]) if "secret_file" in fields else None
         if secret_file and not platform.signs:
             self._problem((*path, "secret_file"), f"is not used: {platform.name} does not sign", fix="leave it out")
-        elif token_file and not self.problems:
+        elif token_file and (secret_file or "secret_file" not in fields):
             try:
                 credentials.read(platform, token_file, secret_file)
             except credentials.SecretError as error:
-                self._problem((*path, "token_file"), str(error), fix="create it, readable by this user alone")
+                field = "secret_file" if error.file == secret_file else "token_file"
+                self._problem((*path, field), str(error))
         base_url = self._url((*path, "base_url"), fields.get("base_url", platform.base_url))
         language = fields.get("language", "en")
         if language not in WORDS:

@@ -13,19 +13,24 @@ _SECRET = re.compile(r"[!-~]{1,512}")
 
 
 class SecretError(Exception):
-    """A secret's file cannot be used; the text names the file and never shows what is in it."""
+    """A secret's file cannot be used; the text names the file and what to do, and never shows what is in it."""
+
+    def __init__(self, file: Path, problem: str) -> None:
+        super().__init__(f"{file} {problem}")
+        self.file = file
 
 
 def read(platform: Platform, token_file: Path, secret_file: Path | None) -> Credentials:
     """Read a robot's token and, where it has one, its signing secret; raises SecretError."""
     token = platform.token(_text(token_file))
     if not _TOKEN.fullmatch(token):
-        raise SecretError(f"{token_file} holds neither a token nor a webhook URL of {platform.name}")
+        problem = f"holds neither a token nor a webhook URL of {platform.name}: copy it from the robot's settings"
+        raise SecretError(token_file, problem)
     if secret_file is None:
         return Credentials(token, "")
     secret = _text(secret_file)
     if not _SECRET.fullmatch(secret):
-        raise SecretError(f"{secret_file} holds no signing secret: one line without spaces")
+        raise SecretError(secret_file, "holds no signing secret: it should be one line without spaces")
     return Credentials(token, secret)
 
 
@@ -34,10 +39,10 @@ def _text(path: Path) -> str:
         with path.open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise SecretError(f"{path} cannot be read: {error.strerror}") from None
+        raise SecretError(path, f"cannot be read: {error.strerror}: create it, readable by this user alone") from None
     if len(raw) > _MAX_BYTES:
-        raise SecretError(f"{path} is larger than {_MAX_BYTES} bytes: it should hold one line")
+        raise SecretError(path, f"is larger than {_MAX_BYTES} bytes: it should hold one line")
     try:
         return raw.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise SecretError(f"{path} holds more than ASCII: it should hold one line") from None
+        raise SecretError(path, "holds more than ASCII: it should hold one line") from None

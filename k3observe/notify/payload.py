@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 20
 MAX_ALERTS = 200
 """Alerts kept of one notification: more than any platform's message can show; the rest is counted."""
 MAX_LABELS = 64
-MAX_TEXT = 2048
+MAX_TEXT = 1024
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)")
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

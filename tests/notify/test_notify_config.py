@@ -56,6 +56,7 @@ def test_a_full_robot_is_read_with_files_relative_to_the_configuration(folder: P
         ("    type: dingtalk\n", "", ":2: robots.ops-cn.type: is missing"),
         ("token_file: token", "token: abc", ":4: robots.ops-cn.token: is not known here: did you mean 'token_file'?"),
         ("token_file: token", "token_file: nothere", ":4: robots.ops-cn.token_file: "),
+        ("secret_file: secret", "secret_file: no", ":5: robots.ops-cn.secret_file: "),
         ("zh-CN", "zh", ":6: robots.ops-cn.language: is not spoken: 'zh': one of en, zh-CN"),
         (
             "Asia/Shanghai",

@@ -184,3 +184,18 @@ def test_credentials_are_not_shown_by_repr() -> None:
     robot = PLATFORMS["dingtalk"]
     request = robot.request(message(webhook([alert()])), CREDENTIALS, robot.base_url, 0.0)
     assert "12345" not in repr(CREDENTIALS) + repr(request)
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner)
+                    | st.dictionaries(st.text(), inner), max_leaves=10)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(field=st.sampled_from(["labels", "annotations", "startsAt", "endsAt", "status", "fingerprint"]), value=JSON)
+def test_whatever_stands_in_a_field_the_body_is_read_or_refused(field: str, value: object) -> None:
+    try:
+        said = message(webhook([{**alert(), field: value}], truncatedAlerts=value))
+    except PayloadError:
+        return
+    for platform, limit in LIMITS.items():
+        assert size(platform, said) <= limit

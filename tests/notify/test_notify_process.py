@@ -8,8 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-import pytest
-
+from k3observe.notify.server import MAX_CONNECTIONS
 from tests.notify.robot_fakes import TOKENS, Platforms, alert, assert_no_secret, bridge, until, webhook, write_config
 
 ALL = sorted(TOKENS)
@@ -92,26 +91,23 @@ def test_owners_are_mentioned_while_an_alert_fires_and_left_alone_when_it_is_res
         assert "<at" not in fake.wait(5)[4].text
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_a_send_that_failed_in_whichever_way_is_repeated_until_it_is_delivered(fake: Platforms, tmp_path: Path) -> None:
+    fake.script += [
         (503, b"<html>busy</html>", {}),
         (429, {"code": 99991400, "msg": "request trigger frequency limit"}, {"x-ogw-ratelimit-reset": "1"}),
         (400, {"code": 9499, "msg": "too many request", "data": {}}, {}),
         (200, {"code": 11232, "msg": "frequency limited"}, {}),
         (200, b"not JSON", {}),
         (302, b"", {"Location": "http://127.0.0.1:9/"}),
-    ],
-    ids=["5xx", "429", "9499", "11232", "no JSON", "redirect"],
-)
-def test_a_send_that_failed_is_repeated_until_it_is_delivered(fake: Platforms, tmp_path: Path, answer: object) -> None:
-    fake.script.append(answer)  # type: ignore[arg-type]
-    with bridge(write_config(tmp_path, fake.url), "--delivery.retry", "0.1") as running:
+    ]
+    with bridge(write_config(tmp_path, fake.url), "--delivery.retry", "0.01") as running:
         assert running.post("feishu", webhook([alert()]))[0] == 200
         fake.wait(1)
         running.logged("feishu: delivered")
-        assert running.metric('k3observe_notify_retries_total{robot="feishu"}') == 1
+        assert running.metric('k3observe_notify_retries_total{robot="feishu"}') == 6
         assert running.metric('k3observe_notify_queue_length{robot="feishu"}') == 0
+        for status, count in {"error": 1, "rate_limited": 3, "refused": 2, "ok": 1}.items():
+            assert running.metric(f'k3observe_notify_sent_total{{robot="feishu",status="{status}"}}') == count
     assert len(fake.messages) == 1
 
 
@@ -281,3 +277,14 @@ def test_every_series_is_there_from_the_start(fake: Platforms, tmp_path: Path) -
                 assert f'k3observe_notify_{family}{{robot="{robot}"}} 0.0' in text
         assert "_created" not in text
         assert running.metric("k3observe_notify_queue_capacity") == 100
+
+
+def test_clients_that_hold_connections_open_do_not_exceed_the_bound_and_free_it_when_they_go(
+    fake: Platforms, tmp_path: Path
+) -> None:
+    with bridge(write_config(tmp_path, fake.url)) as running:
+        idle = [socket.create_connection(("127.0.0.1", running.port), timeout=5) for _ in range(MAX_CONNECTIONS)]
+        assert raw(running.port, b"") == b""  # closed at once
+        for connection in idle:
+            connection.close()
+        until(lambda: raw(running.port, b"GET /-/healthy HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200"), 5, str)
