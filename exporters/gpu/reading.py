@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import threading
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from k3observe.exporters.gpu.nvml import Nvml, NvmlError
+from k3observe.exporters.gpu.nvml import Nvml, NvmlError, handle_key
 from k3observe.exporters.gpu.sample import CardReading, Identity, Sample
 
 _T = TypeVar("_T")
@@ -45,6 +47,9 @@ class Reader:
 
     def __init__(self, nvml: Nvml, devices: Container[str] | None = None) -> None:
         self._nvml, self._devices = nvml, devices
+        self._reading: set[int] = set()
+        self._uuids: dict[int, str] = {}
+        self._lock = threading.Lock()
 
     def read(self, index: int, overdue: Callable[[], bool], watch: Callable[[Any, str], None]) -> CardReading:
         """Read the card at an index and its MIG instances.
@@ -52,10 +57,33 @@ class Reader:
         ``overdue`` is asked before each call, so that a slow card is given up between two of them. ``watch`` gets the
         handle and the UUID of a card that answers, to listen to its events. Raises CardError.
         """
-        uuid: str | None = None
         try:
             handle = self._nvml.handle(index)
+        except NvmlError as error:
+            raise CardError(error.name) from None
+        with self._alone(handle_key(handle)):
+            return self._read(index, handle, overdue, watch)
+
+    @contextmanager
+    def _alone(self, key: int) -> Iterator[None]:
+        """Keep two threads from one card, which an index may lead to when the driver has numbered the cards anew."""
+        with self._lock:
+            if key in self._reading:
+                raise CardError("busy", self._uuids.get(key))
+            self._reading.add(key)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reading.discard(key)
+
+    def _read(
+        self, index: int, handle: Any, overdue: Callable[[], bool], watch: Callable[[Any, str], None]
+    ) -> CardReading:
+        uuid: str | None = None
+        try:
             uuid, bus = self._names(handle, overdue)
+            self._uuids[handle_key(handle)] = uuid
             card = Identity(str(index), uuid, uuid, bus=bus)
             instances = self._instances(handle, overdue)
             samples = [

@@ -147,6 +147,19 @@ def test_a_count_that_shrinks_without_an_error_is_seen_and_values_stay_with_thei
     exporter.scrape_when(lambda s: all(s.card(card, "temperature_celsius") == 40 + card for card in range(8)))
 
 
+def test_cards_numbered_anew_while_one_hangs_lead_no_second_call_to_it(machine: Machine) -> None:
+    exporter = machine.run()
+    exporter.scrape_when(_settled)
+    machine.set({"gpu.5.sleep.nvmlDeviceGetPowerUsage": 600_000})
+    exporter.scrape_when(lambda s: s.card(5, "read_success") == 0)
+    machine.set({"cards": "0 1 3 4 5 6 7", "gpu.4.temperature": 88})
+    scrape = exporter.scrape_when(lambda s: s.card(4, "temperature_celsius") == 88)
+    scrape = exporter.scrape_when(lambda s: (s.card(5, "read_errors_total", error="other") or 0) >= 2)
+    assert scrape.card(5, "read_success") == 0
+    assert scrape.value("k3_accelerators_visible") == 7
+    assert exporter.overlaps() == ""
+
+
 def test_a_value_that_cannot_be_read_is_left_out_and_told_while_the_others_are_served(machine: Machine) -> None:
     machine.set({"gpu.0.error.nvmlDeviceGetPowerUsage": "IRQ_ISSUE",
                  "gpu.1.error.nvmlDeviceGetTotalEccErrors": "CORRUPTED_INFOROM"})
