@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from urllib.parse import quote, urlsplit
 
-from k3observe.notify.payload import Alert, Notification, clean
+from k3observe.notify.payload import MAX_ALERTS, Alert, Notification, clean
 from k3observe.notify.texts import WORDS, Words
 
 MAX_MENTIONS = 20
@@ -96,8 +96,8 @@ def compose(
         severity=firing[0].labels.get("severity", "") if firing else "",
         firing=bool(firing),
         head=tuple(line for line in head if line),
-        items=tuple(_item(alert, common if len(alerts) > 1 else {}, zone, words) for alert in alerts),
-        omitted=sum(notification.omitted for notification in notifications),
+        items=tuple(_item(alert, common if len(alerts) > 1 else {}, zone, words) for alert in alerts[:MAX_ALERTS]),
+        omitted=sum(notification.omitted for notification in notifications) + max(0, len(alerts) - MAX_ALERTS),
         mentions=_mentions(firing, mention, accepts),
         words=words,
     )

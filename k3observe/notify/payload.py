@@ -12,7 +12,7 @@ from typing import Any
 
 MAX_BYTES = 1 << 20
 MAX_ALERTS = 200
-"""Alerts kept of one notification: more than any platform's message can show; the rest is counted."""
+"""Alerts kept of one notification or message: more than any platform can show; the rest is counted."""
 MAX_LABELS = 64
 MAX_TEXT = 1024
 

@@ -114,6 +114,15 @@ def test_of_an_alert_told_twice_the_later_state_stands() -> None:
     assert said.title == "FIRING 1, RESOLVED 1 | B, A · kimi-k3"
 
 
+def test_a_merged_message_counts_what_it_does_not_word() -> None:
+    said = message(
+        *(webhook([alert(labels={"n": f"{k}-{i}"}) for i in range(150)], truncatedAlerts=1) for k in range(3))
+    )
+    assert len(said.items) == MAX_ALERTS
+    assert said.omitted == 3 * 151 - MAX_ALERTS
+    assert "FIRING 450" in said.title
+
+
 def test_labels_that_all_alerts_share_are_told_once() -> None:
     said = message(webhook([alert(labels={"engine": "0"}), alert(labels={"engine": "1"})]))
     assert said.head == ("Severity: warning | Action: scale out | Labels: service=kimi-k3, stack=k3",)
