@@ -1,0 +1,55 @@
+"""``k3observe init``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("init")
+@click.option("--from-command", "source", metavar="COMMAND|FILE|-",
+              help="A launch command, a file that holds one, or - for standard input.")  # fmt: skip
+@click.option("-o", "--output", default="k3observe.yaml", show_default=True, help="The file to write; - prints it.")
+def command(source: str | None, output: str) -> int:
+    """Write a commented configuration.
+
+    It says what the launch command says. What that cannot tell (version, addresses) is assumed, marked and reported.
+
+    \b
+    k3observe init
+    k3observe init --from-command launch.sh
+    k3observe init --from-command 'vllm serve moonshotai/Kimi-K3 -tp 8 --max-num-seqs 16'
+    """
+    from k3observe.config.errors import ConfigError, Problem
+    from k3observe.config.launch import read
+    from k3observe.config.starter import EXAMPLE, starter
+
+    text, assumed = starter(read(*_command(source)) if source is not None else EXAMPLE)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        try:
+            handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            raise ConfigError([Problem("exists already", file=output, fix="name another file with -o")]) from None
+        except OSError as error:
+            raise ConfigError([Problem(f"cannot be written: {error.strerror}", file=output)]) from None
+        with open(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        click.echo(f"{output} written; next: fill in targets, then `k3observe render`", err=True)
+    for line in assumed:
+        click.echo(f"note: {line}", err=True)
+    return 0
+
+
+def _command(source: str) -> tuple[str, str]:
+    from k3observe.config.source import read_bounded
+
+    if source == "-":
+        return sys.stdin.read(1 << 20), "standard input"
+    if "\n" not in source and len(source) < 4096 and (Path(source).is_file() or source.endswith((".sh", ".txt"))):
+        return read_bounded(Path(source)), source
+    return source, "--from-command"
