@@ -26,8 +26,9 @@ def exposition() -> str:
         return f'{{engine="{engine}",{extra}model_name="moonshotai/Kimi-K3"}}'
 
     for name in wanted:
-        family(name, "counter" if name.endswith("_total") else "gauge",
-               [f"{name}{labels(e)} {e * 0.0625 + len(name) * 1000}" for e in range(ENGINES)])
+        counter = name.endswith("_total")
+        family(name, "counter" if counter else "gauge",
+               [f"{name}{labels(e)} {e * 0.0625 + counter * 1e6}" for e in range(ENGINES)])
     number = 0
     while len(lines) < LINES:
         name = f"vllm:request_phase_{number}_seconds"

@@ -64,7 +64,8 @@ def test_hits_of_a_kv_connector_are_a_tier_and_its_lookups_are_not_counted_twice
 def test_hits_by_source_replace_the_sum_of_the_connector() -> None:
     source = 'prompt_tokens_cached_by_source_total{engine="0",model_name="m",source="%s"} %d'
     assert vllm(QUERIES, HITS, 'external_prefix_cache_hits_total{engine="0",model_name="m"} 15',
-                source % ("device", 59), source % ("host", 5), source % ("p2p", 0), source % ("external_unspecified", 10)) == (
+                source % ("device", 59), source % ("host", 5), source % ("p2p", 0),
+                source % ("external_unspecified", 10)) == (
         EngineReading("m", "0", None, 100, (("device", 60), ("external", 10), ("host", 5))),)
 
 
