@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import time
@@ -10,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-CHUNK = 1 << 18
+CHUNK = 1 << 16
+"""Small enough that it stays in the processor's cache while markers are searched, and is not mapped anew each time."""
 MAX_LINE = 1 << 16
 HEAD = 64
 LINGER_SECONDS = 10.0
-MAX_TAILS = 8
-COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".lz4")
+MAX_TAILS = 64
+CATCH_UP_SECONDS = 1.0
+_ROTATED = re.compile(r"[.-]\d[\d.:_T-]*")
+"""What rotation appends to a name: a number or a date. Other files beside the log are none of its generations."""
 
 Emit = Callable[[bytes], None]
 
@@ -74,9 +78,7 @@ class _Tail:
             return
         start = chunk.find(b"\n") + 1 if self._skipping else 0
         self._skipping = False
-        lines = chunk[start:end]
-        if self._rest:
-            lines = self._rest + lines
+        lines = b"".join((self._rest, memoryview(chunk)[start:end]))
         self._keep(chunk[end:])
         if lines:
             emit(lines)
@@ -107,7 +109,9 @@ class Follower:
         self._at_end = not from_start
         self._current: _Tail | None = None
         self._old: list[_Tail] = []
-        self._siblings: set[tuple[int, int]] = set()
+        self._before: set[tuple[int, int]] = set()
+        self._last_look = self._written_since = time.time()
+        self._catch_up_until = 0.0
         self._long_lines = 0
 
     @property
@@ -144,17 +148,27 @@ class Follower:
             except FileNotFoundError:
                 self._at_end = False
                 raise
-            self._siblings = set(self._generations())
+            self._before = {inode for inode, _, _ in self._generations()}
         if self._path == "-":
             # Not set to non-blocking: others may share the descriptor's file.
             readable, _, _ = select.select([self._current.descriptor], [], [], self._poll)
             return self._current.read(self._emit, stop) if readable else True
+        began = time.time()
         progress = self._current.read(self._emit, stop)
-        for tail in list(self._old):
+        for tail in self._old:
             progress = bool(tail.read(self._emit, stop)) or progress
-            if time.monotonic() - tail.quiet_since > LINGER_SECONDS:
+        if self._rotated():
+            progress = True
+            if began > self._catch_up_until:
+                self._written_since = self._last_look - CATCH_UP_SECONDS
+            self._catch_up_until = began + CATCH_UP_SECONDS
+        if began <= self._catch_up_until:
+            self._catch_up(stop)
+        for tail in list(self._old):
+            if time.monotonic() - tail.quiet_since > LINGER_SECONDS or len(self._old) > MAX_TAILS:
                 self._retire(tail)
-        return self._rotated(stop) or progress
+        self._last_look = began
+        return progress
 
     def _open(self, *, at_end: bool) -> _Tail:
         if self._path == "-":
@@ -166,7 +180,7 @@ class Follower:
             raise OSError(f"{self._path} is neither a file nor a pipe")
         return _Tail(descriptor, at_end=at_end)
 
-    def _rotated(self, stop: Event) -> bool:
+    def _rotated(self) -> bool:
         """Turn to the file that now has the name, if it is another one."""
         assert self._current is not None
         try:
@@ -178,42 +192,43 @@ class Follower:
         if (status.st_dev, status.st_ino) == self._current.inode:
             return False
         new = self._open(at_end=False)
-        old, self._current = self._current, new
-        self._old.append(old)
-        old.read(self._emit, stop)
-        generations = self._generations()
-        for inode, name in generations.items():
-            if inode not in self._siblings and inode not in (old.inode, new.inode):
-                self._catch_up(name, stop)
-        self._siblings = set(generations)
-        while len(self._old) > MAX_TAILS:
-            self._retire(self._old[0])
+        self._old.append(self._current)
+        self._current = new
         return True
 
-    def _catch_up(self, name: str, stop: Event) -> None:
-        """Read a generation that had the name only between two looks."""
-        try:
-            tail = _Tail(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), at_end=False)
-        except OSError:
-            return  # removed meanwhile
-        self._old.append(tail)
-        tail.read(self._emit, stop)
+    def _catch_up(self, stop: Event) -> None:
+        """Read generations that had the name only between two looks: written since then, and not opened yet.
 
-    def _generations(self) -> dict[tuple[int, int], str]:
-        """Return the rotated files beside the log (``NAME.*``, ``NAME-*``) by inode, oldest first."""
+        This is repeated for a moment, as files may be renamed once more while they are listed.
+        """
+        opened = {tail.inode for tail in [self._current, *self._old] if tail is not None}
+        for inode, modified, name in self._generations():
+            if inode in opened or inode in self._before or modified < self._written_since:
+                continue
+            try:
+                tail = _Tail(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), at_end=False)
+            except FileNotFoundError:
+                continue
+            if tail.inode != inode:
+                tail.close()
+                continue
+            self._old.append(tail)
+            tail.read(self._emit, stop)
+
+    def _generations(self) -> list[tuple[tuple[int, int], float, str]]:
+        """Return inode, time of change and path of the rotated files beside the log, oldest first."""
         path = Path(self._path)
         found = []
         try:
             with os.scandir(path.parent) as entries:
                 for entry in entries:
-                    suffix = entry.name.removeprefix(path.name)
-                    if suffix != entry.name and suffix[:1] in (".", "-") and not suffix.endswith(COMPRESSED):
+                    if entry.name.startswith(path.name) and _ROTATED.fullmatch(entry.name, len(path.name)):
                         status = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
-                            found.append((status.st_mtime_ns, (status.st_dev, status.st_ino), entry.path))
+                            found.append((status.st_mtime, (status.st_dev, status.st_ino), entry.path))
         except OSError:
-            return {}
-        return {inode: name for _, inode, name in sorted(found)}
+            return []
+        return [(inode, modified, name) for modified, inode, name in sorted(found)]
 
     def _retire(self, tail: _Tail) -> None:
         self._old.remove(tail)

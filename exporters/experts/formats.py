@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from k3observe.exporters.experts.loads import BalanceReading, Rebalance
@@ -15,11 +15,21 @@ from k3observe.exporters.experts.loads import BalanceReading, Rebalance
 Engine = Literal["vllm", "sglang", "vllm-ascend"]
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "vllm-ascend")
 
-MARKERS: tuple[bytes, ...] = (
-    b"EPLB step:", b"[Expert Balancedness]", b"xpert hotness imbalance", b"[Expert Hotness]", b"earrang",
-    b"[EPLBManager]", b"[eplb/worker] Subprocess crashed", b"async loop error", b"LLM engine (v",
-)
-"""Every line that means something holds one of these, so that all others are passed over unparsed."""
+_VLLM_MARKERS = b"balancedness=", b"Rearranging experts", b"async loop error (Rank"
+_ASCEND_MARKERS = b"urrent: mean=", b"Subprocess crashed, EPLB"
+_SGLANG_MARKERS = b"balancedness=", b"[EPLBManager] "
+_MARKERS: dict[Engine | None, tuple[bytes, ...]] = {
+    "vllm": _VLLM_MARKERS,
+    "vllm-ascend": _VLLM_MARKERS + _ASCEND_MARKERS,
+    "sglang": _SGLANG_MARKERS,
+    None: tuple(dict.fromkeys(_VLLM_MARKERS + _ASCEND_MARKERS + _SGLANG_MARKERS)),
+}
+"""Every line that means something holds one of these; all others are passed over. Long ones are found faster."""
+_VERSION_MARKERS = (b"LLM engine (v",)
+_START_MARKERS = b"Rearranging experts", b"[EPLBManager] rebalance start"
+_END_MARKERS = b"Rearranged experts", b"Skip rearrange"
+_ALL_MARKERS = tuple(
+    marker.decode() for marker in (*_MARKERS[None], *_VERSION_MARKERS, *_END_MARKERS))
 
 MAX_TEXT = 65536
 SKIP_AFTER_SECONDS = 60.0
@@ -72,9 +82,20 @@ class LineReader:
         self._named = model
         self._begun: float | None = None
 
+    def read_block(self, block: bytes, now: float) -> Iterator[BalanceReading | Rebalance | Problem]:
+        """Yield what the lines of a block say, in any encoding that extends ASCII."""
+        markers = _MARKERS[self._engine] + (_VERSION_MARKERS if self._version is None else ())
+        lines = marked_lines(block, markers)
+        if self._begun is not None or any(marker in line for line in lines for marker in _START_MARKERS):
+            lines = marked_lines(block, markers + _END_MARKERS)
+        for line in lines:
+            yield from self.read(line[:MAX_TEXT].decode("utf-8", "replace"), now)
+
     def read(self, line: str, now: float) -> Iterator[BalanceReading | Rebalance | Problem]:
         """Yield what a line says; ``now`` is the unix time to give it."""
-        text = _COLOUR.sub("", message(line[:MAX_TEXT]))
+        text = message(line[:MAX_TEXT])
+        if "\x1b" in text:
+            text = _COLOUR.sub("", text)
         if self._begun is not None and now - self._begun > SKIP_AFTER_SECONDS:
             yield from self._rearranged(None)
         if self._engine != "sglang":
@@ -154,7 +175,7 @@ def message(line: str) -> str:
             value, _end = json.JSONDecoder().raw_decode(line[start:])
         except (ValueError, RecursionError):
             break
-        found = next((text for text in _strings(value) if any(m.decode() in text for m in MARKERS)), None)
+        found = next((text for text in _strings(value) if any(marker in text for marker in _ALL_MARKERS)), None)
         if found is None:
             break
         line = found.encode("utf-8", "replace").decode()  # JSON may hold lone surrogates, a label may not
@@ -181,10 +202,10 @@ def check_version(version: str) -> str:
     return version
 
 
-def marked_lines(block: bytes) -> list[bytes]:
+def marked_lines(block: bytes, markers: Iterable[bytes]) -> list[bytes]:
     """Return the lines of a block that hold a marker, in their order."""
     found: dict[int, bytes] = {}
-    for marker in MARKERS:
+    for marker in markers:
         at = block.find(marker)
         while at >= 0:
             start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)

@@ -8,7 +8,7 @@ import time
 
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts.follow import Follower
-from k3observe.exporters.experts.formats import MAX_TEXT, LineReader, Problem, marked_lines
+from k3observe.exporters.experts.formats import LineReader, Problem
 from k3observe.exporters.experts.source import Sink
 
 
@@ -52,13 +52,11 @@ class LogSource:
             self._log.warning("cannot read the log %s: %s: trying again", self._path, error)
 
     def _block(self, block: bytes) -> None:
-        now = time.time()
-        for raw in marked_lines(block):
-            for event in self._reader.read(raw[:MAX_TEXT].decode("utf-8", "replace"), now):
-                if isinstance(event, Problem):
-                    self._problem(event)
-                else:
-                    self._sink(event)
+        for event in self._reader.read_block(block, time.time()):
+            if isinstance(event, Problem):
+                self._problem(event)
+            else:
+                self._sink(event)
 
     def _problem(self, problem: Problem) -> None:
         if problem.reason:

@@ -22,6 +22,8 @@ from k3observe.exporters.vllm_plugin.fileformat import ModelCounts, Publication
 KEPT = 3
 """Publications of a rank that are kept until all ranks have the same one."""
 LATE_SECONDS = 5.0
+SETTLE_SECONDS = 1.0
+"""How long a pass waits for ranks that have no file yet: they are on another node, or about to write their first."""
 FORGET_SECONDS = 600.0
 MAX_GROUPS = 64
 STAGE = 1000
@@ -99,6 +101,8 @@ class _Group:
         if not by_key or not waiting:
             return []
         whole = [parts for parts in by_key.values() if len({p.ep_rank for p in parts} & alive) >= waiting]
+        if waiting < self.size:
+            whole = [parts for parts in whole if now - _end(parts) >= SETTLE_SECONDS]
         if whole:
             return max(whole, key=_end)
         patience = max(LATE_SECONDS, *(2 * p.seconds for parts in by_key.values() for p in parts))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3observe.exporters.experts.formats import LineReader, Problem, marked_lines
+from k3observe.exporters.experts.formats import ENGINES, Engine, LineReader, Problem, marked_lines
 from k3observe.exporters.experts.loads import BalanceReading, Rebalance
 
 NOW = 1_000_000.0
@@ -128,8 +128,7 @@ def test_any_prefix_colour_or_json_envelope_is_read_through(line: str) -> None:
 
 def test_the_samples_give_what_their_engines_meant(shared: Path) -> None:
     def events(name: str, version: str | None) -> list[Any]:
-        source, text = reader(version, layers=60, ranks=8), (shared / "samples/logs" / name).read_bytes()
-        return [event for line in marked_lines(text) for event in source.read(line.decode(), NOW)]
+        return list(reader(version, layers=60, ranks=8).read_block((shared / "samples/logs" / name).read_bytes(), NOW))
 
     vllm = events("vllm-0.33-eplb.log", "0.33.0")
     assert [event.value for event in vllm] == [0.9178, 0.6250, 0.2, 0.9766]  # the rearrangement was called off
@@ -197,6 +196,30 @@ def test_hostile_numbers_and_names_are_no_readings() -> None:
 
 
 def test_marked_lines_are_found_once_and_in_order() -> None:
-    block = b"EPLB step: 1 EPLB step: 2\nnothing\n[EPLBManager] x\nRearranging async loop error"
-    assert marked_lines(block) == [b"EPLB step: 1 EPLB step: 2", b"[EPLBManager] x", b"Rearranging async loop error"]
-    assert marked_lines(b"nothing\nhere") == []
+    block = b"1 step 2 step\nnothing\nmanager\nstep manager"
+    assert marked_lines(block, (b"manager", b"step")) == [b"1 step 2 step", b"manager", b"step manager"]
+    assert marked_lines(b"nothing\nhere", (b"step",)) == []
+
+
+LINES: dict[Engine, list[str]] = {
+    "vllm": [
+        "Initializing a V1 LLM engine (v0.33.0) with config", VLLM, "Rearranging experts sync mode ...",
+        "Rearranged experts  in 2.15 s.", "Rearranging experts (async mode) ...",
+        "[EPLB] Skip rearrange: imbalance 1.0812 -> 1.0790 (no material gain)", "async loop error (Rank 0): x"],
+    "vllm-ascend": [
+        ASCEND.format(1.5, 2.0), "[Expert Hotness] Current: mean=1.250, max=2.000, Updated: mean=1.033, max=1.120",
+        "[eplb/worker] Subprocess crashed, EPLB optimization will stop. error=x"],
+    "sglang": [
+        SGLANG.format(value=0.5, total=64), "[EPLBManager] rebalance start",
+        "[EPLBManager] Skipped ep rebalancing: current GPU utilization 1", "[EPLBManager] rebalance start",
+        "[EPLBManager] rebalance end time=1.500s"],
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_read_line_by_line_is_read_from_a_block_of_other_lines_too(engine: Engine, told: bool) -> None:
+    one_by_one, at_once = (reader(None, engine=engine if told else None) for _ in range(2))
+    expected = [event for line in LINES[engine] for event in one_by_one.read(line, NOW)]
+    assert list(at_once.read_block("\nan access log\n".join(LINES[engine]).encode(), NOW)) == expected
+    assert len(expected) == {"vllm": 3, "vllm-ascend": 3, "sglang": 2}[engine]
