@@ -77,7 +77,8 @@ class LineReader:
         layers: int = 1,
         ranks: int | None = None,
     ) -> None:
-        self._engine, self._version, self._model = engine, version, model
+        self._engine, self._model = engine, model
+        self._set_version(version)
         self._layers, self._ranks = layers, ranks
         self._named = model
         self._begun: float | None = None
@@ -100,16 +101,19 @@ class LineReader:
             yield from self._rearranged(None)
         if self._engine != "sglang":
             if match := _VLLM.search(text):
-                yield from self._vllm(match, now)
+                if event := self._vllm(match, now):
+                    yield event
                 return
             if match := _ASCEND.search(text):
-                yield from self._ascend(match, now)
+                if reading := self._ascend(match, now):
+                    yield reading
                 return
             if self._version is None and (match := _VLLM_VERSION.search(text)):
-                self._version = match[1]
+                self._set_version(match[1])
                 return
         if self._engine in (None, "sglang") and (match := _SGLANG.search(text)):
-            yield from self._sglang(match, now)
+            if reading := self._sglang(match, now):
+                yield reading
         elif _CRASH.search(text):
             yield Problem("eplb_crashed", f"the engine's expert balancing has stopped: {text.strip()[:300]!r}")
         elif _SKIP.search(text):
@@ -129,38 +133,43 @@ class LineReader:
         yield Rebalance(self._named, self._begun, seconds)
         self._begun = None
 
-    def _vllm(self, match: re.Match[str], now: float) -> Iterator[BalanceReading | Problem]:
-        self._named = self._model or match["model"] or ""
-        value, average = float(match["value"]), float(match["avg"])
+    def _set_version(self, version: str | None) -> None:
+        self._version = version
+        self._old = version is not None and _older(version, (0, 28))
+
+    def _vllm(self, match: re.Match[str], now: float) -> BalanceReading | Problem | None:
+        named, average_text, value_text, left = match.groups()
+        self._named = self._model or named or ""
+        value, average = float(value_text), float(average_text)
         if not (0 < value <= 1 and average > 0):
-            return  # an idle pass prints 0.0
-        old = match["left"] is None or (self._version is not None and _older(self._version, (0, 28)))
-        if old:
+            return None  # an idle pass prints 0.0
+        if self._old or left is None:
             # Before 0.28 mean and maximum ran over layers: a rank that is hot in every layer scored 1.0.
-            yield Problem(None, (
+            return Problem(None, (
                 f"vLLM {self._version or 'before 0.14'} prints a balancedness over layers, not ranks, so that no "
                 "balance is exported: upgrade to vLLM 0.28 or use --experts.source plugin"), once=True)
-        elif self._version is None:
-            yield Problem(None, (
+        if self._version is None:
+            return Problem(None, (
                 "this EPLB line means the balance of ranks from vLLM 0.28 on only, and the version is not known, so "
                 "that no balance is exported: give --experts.engine-version"), once=True)
-        else:
-            per_rank = average / self._layers
-            yield BalanceReading(
-                self._named, "ratio_of_sums", value, now, weight=average, rank_load=per_rank, ranks=self._ranks,
-                tokens=per_rank * self._ranks if self._ranks else None)
+        per_rank = average / self._layers
+        return BalanceReading(
+            self._named, "ratio_of_sums", value, now, weight=average, rank_load=per_rank, ranks=self._ranks,
+            tokens=per_rank * self._ranks if self._ranks else None)
 
-    def _ascend(self, match: re.Match[str], now: float) -> Iterator[BalanceReading]:
+    def _ascend(self, match: re.Match[str], now: float) -> BalanceReading | None:
         mean, worst = float(match[1]), float(match[2])
-        if worst >= mean >= 1:  # max/mean of a layer is at least 1; 0 is printed for no load
-            yield BalanceReading(self._named, "reciprocal_of_mean", 1 / mean, now, worst=1 / worst, ranks=self._ranks)
+        if not worst >= mean >= 1:
+            return None  # max/mean of a layer is at least 1; 0 is printed for no load
+        return BalanceReading(
+            self._named, "reciprocal_of_mean", 1 / mean, now, worst=1 / worst, ranks=self._ranks)
 
-    def _sglang(self, match: re.Match[str], now: float) -> Iterator[BalanceReading]:
+    def _sglang(self, match: re.Match[str], now: float) -> BalanceReading | None:
         value, total = float(match[1]), int(match[2]) if match[2] else None
         if not 0 < value <= 1 or total == 0 or (total is None and value == 1):
-            return  # an idle pass prints 1.0
+            return None  # an idle pass prints 1.0
         tokens = total / self._layers if total else None
-        yield BalanceReading(
+        return BalanceReading(
             self._named, "mean_of_layers", value, now, weight=total or 1.0, tokens=tokens, ranks=self._ranks,
             rank_load=tokens / self._ranks if tokens and self._ranks else None)
 

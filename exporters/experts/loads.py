@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Scope = Literal["rank", "expert"]
 Phase = Literal["prefill", "decode", "mixed", "all"]
@@ -34,8 +34,7 @@ class ExpertLoads:
     recorded_share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceReading:
+class BalanceReading(NamedTuple):
     """A balance that a source computed itself, by ``formula``.
 
     ``value`` is in (0, 1], 1 is even (a source that prints an imbalance is turned round). ``worst`` is the least even
