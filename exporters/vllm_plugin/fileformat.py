@@ -286,7 +286,7 @@ def _publication(values: dict[str, Any], view: memoryview) -> Publication:
         instance=header.text("instance", INSTANCE.fullmatch), run=header.text("run", INSTANCE.fullmatch),
         pp_rank=header.integer("pp_rank", 0, pp_size - 1), pp_size=pp_size,
         ep_rank=header.integer("ep_rank", 0, ep_size - 1), ep_size=ep_size,
-        detail=cast("Detail", detail), sequence=header.integer("sequence"), cycle=header.integer("cycle"),
+        detail=cast("Detail", detail), sequence=header.integer("sequence", 1), cycle=header.integer("cycle"),
         step=header.integer("step"), time=header.number("time"), seconds=header.number("seconds"),
         dropped=header.integer("dropped"),
         rearrangements=tuple(

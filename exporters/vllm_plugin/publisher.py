@@ -123,10 +123,11 @@ class Publisher:
             self._failures += 1
             self._failures_in_a_row += 1
             off = self._failures_in_a_row >= FAILURES_IN_A_ROW or self._failures >= FAILURES
+        reason = f"{type(error).__name__}: {error}"
         if off:
-            self._off(repr(error))
+            self._off(reason)
         else:
-            log.warning("expert loads could not be published: %r", error)
+            log.warning("expert loads could not be published: %s", reason)
 
     def written(self) -> None:
         """Note a success of the writer."""
