@@ -60,7 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("min-load", type=bounded(float, 0, 1e9), default=100.0, metavar="N",
         help="Mean assignments per rank (or expert) and layer below which no balance is exported: with few tokens "
         "even a perfect router looks uneven.")
-    add("model-name", default="", metavar="NAME", help="Label model_name where the source does not tell it.")
+    add("model-name", metavar="NAME", help="Label model_name where the source does not tell it.")
     add("moe-layers", type=_count, default=K3_MOE_LAYERS, metavar="N",
         help="MoE layers of the model, to turn sums over layers in log lines into tokens per layer.")
     add("ranks", type=_count, metavar="N", help="Expert-parallel ranks of the group.")
@@ -105,7 +105,7 @@ def from_args(args: argparse.Namespace, log: logging.Logger) -> ExpertsCollector
 
 
 def _source(args: argparse.Namespace, fetcher: Fetcher) -> Source | None:
-    model, seconds = args.experts_model_name, args.experts_interval
+    model, seconds = args.experts_model_name or "", args.experts_interval
     if args.experts_source == "log":
         reader = formats.LineReader(
             args.experts_engine, args.experts_engine_version, model, args.experts_moe_layers, args.experts_ranks)

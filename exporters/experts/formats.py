@@ -64,6 +64,7 @@ class Problem(NamedTuple):
 class LineReader:
     """Reads lines into readings; remembers the engine's version, the model named last and a rearrangement begun.
 
+    ``model`` is the model's name where the engine does not print it (a drafter has lines and a name of its own).
     ``version`` is that of the engine; a version that the log announces is used where none is given. ``layers`` is the
     number of MoE layers, ``ranks`` of expert-parallel ranks: with them the sums that engines print become tokens per
     layer and rank.
@@ -139,7 +140,7 @@ class LineReader:
 
     def _vllm(self, match: re.Match[str], now: float) -> BalanceReading | Problem | None:
         named, average_text, value_text, left = match.groups()
-        self._named = self._model or named or ""
+        self._named = named or self._model
         value, average = float(value_text), float(average_text)
         if not (0 < value <= 1 and average > 0):
             return None  # an idle pass prints 0.0

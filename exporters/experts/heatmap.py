@@ -42,7 +42,7 @@ class HeatMapReader:
             raise ValueError(f"{malformed} lines are no samples: the page is cut short or broken")
         buckets: dict[int, dict[float, float]] = {}
         passes: dict[Phase, tuple[float, float]] = {}
-        model = self._model
+        model = ""
         for name, labels, value in samples:
             model = model or labels.get("model_name", "")[:MAX_NAME]
             if name == _BUCKET:
@@ -52,6 +52,7 @@ class HeatMapReader:
             elif name in (_SUM, _COUNT) and (phase := _PHASES.get(labels.get("forward_mode", ""))):
                 total, count = passes.get(phase, (0.0, 0.0))
                 passes[phase] = (total + value, count) if name == _SUM else (total, count + value)
+        model = model or self._model
         if not buckets and not any(name in (_SUM, _COUNT) for name, _, _ in samples):
             raise ValueError(
                 "no sglang:eplb_* family: start SGLang with --enable-metrics and --expert-balancedness-report-mode "

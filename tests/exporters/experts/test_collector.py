@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -267,6 +270,63 @@ def test_a_file_of_counts_is_read_again_and_a_broken_one_keeps_the_window(
     one.expect("k3_expert_balance_ratio", 1)
     assert one.value("k3_source_errors_total", reason="invalid")
     assert "counts.json: not JSON" in one.log.read_text()
+
+
+@pytest.fixture
+def page() -> Iterator[tuple[str, list[bytes]]]:
+    """A page on loopback: its URL, and the bodies it answers with, the last one for ever."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = bodies.pop(0) if len(bodies) > 1 else bodies[0]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/metrics", bodies
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_metrics_source_serves_what_sglangs_heat_map_tells(
+    sidecar: Callable[..., Any], page: tuple[str, list[bytes]]
+) -> None:
+    def scrape(*loads: int) -> bytes:
+        lines = [
+            f'sglang:eplb_gpu_physical_count_bucket{{layer="0",le="{rank}.0"}} {sum(loads[: rank + 1])}'
+            for rank in range(len(loads))]
+        return "\n".join([*lines, 'sglang:num_running_reqs{model_name="K3"} 3', ""]).encode()
+
+    url, bodies = page
+    bodies += [scrape(5, 5), scrape(3005, 1005)]
+    one = sidecar("--experts.source=metrics", f"--experts.metrics-url={url}")
+    one.expect("k3_expert_balance_ratio", 2 / 3, model_name="K3", scope="rank", formula="mean_of_layers")
+    one.expect("k3_expert_load_variance", 0.25)
+    one.expect("k3_expert_ranks_seen", 2)
+    bodies[:] = [b"<html>"]
+    one.expect("k3_source_up", 0)
+
+
+def test_the_http_source_reads_experts_and_places_them_on_ranks(
+    sidecar: Callable[..., Any], page: tuple[str, list[bytes]]
+) -> None:
+    url, bodies = page
+    bodies.append(json.dumps({
+        "version": 1, "kind": "window", "time": time.time(), "scope": "expert", "ranks": 2,
+        "counts": [[3000, 1000, 0, 4000]]}).encode())
+    one = sidecar("--experts.source=http", f"--experts.http-url={url}", "--experts.model-name=K3", "--experts.top=1")
+    one.expect("k3_expert_balance_ratio", 1, model_name="K3", scope="rank")
+    one.expect("k3_expert_balance_ratio", 0.5, model_name="K3", scope="expert")
+    one.expect("k3_expert_hottest_load_ratio", 2, layer="0", expert="3", position="1")
+    one.expect("k3_expert_dead_count", 1)
+    one.expect("k3_expert_ranks_expected", 2)
 
 
 def test_bad_flags_end_the_program_with_2_and_a_sentence() -> None:
