@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bench_exposition import exposition
-from measure import interleaved, leave, report
+from measure import COMPILED, interleaved, leave, report
 
 FLOOR = "import prometheus_client, pynvml, time\nprint('ready', flush=True)\ntime.sleep(60)"
 BANNED = ("numpy", "pydantic", "requests", "jinja2", "grafanalib", "click", "yaml")
@@ -25,7 +25,7 @@ def rss(pid: int) -> float:
 
 def floor() -> float:
     """Memory of the idle process."""
-    process = subprocess.Popen((sys.executable, "-c", FLOOR), stdout=subprocess.PIPE)
+    process = subprocess.Popen((sys.executable, "-c", FLOOR), stdout=subprocess.PIPE, env=COMPILED)
     try:
         assert process.stdout is not None
         process.stdout.readline()
@@ -39,7 +39,8 @@ def sidecar(engine: str) -> float:
     """Memory of a sidecar after it has read an engine of 16,000 lines and answered scrapes."""
     process = subprocess.Popen(
         (sys.executable, "-m", "k3observe.exporters.main", "--collect=gpu,kv-cache", f"--kv-cache.url={engine}",
-         "--kv-cache.interval=0.2", "--web.listen-address=127.0.0.1:0"), stderr=subprocess.PIPE, text=True)
+         "--kv-cache.interval=0.2", "--web.listen-address=127.0.0.1:0"), stderr=subprocess.PIPE, text=True,
+        env=COMPILED)
     try:
         assert process.stderr is not None
         port = None

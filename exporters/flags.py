@@ -6,7 +6,6 @@ The command line wins over the environment, the environment over the file, the f
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -202,6 +201,8 @@ def _unknown(word: str, actions: Iterable[str]) -> str:
             return f"{name}: no such flag of a running collector: is {collector} missing in --collect?"
     if not name.startswith("-"):
         return f"{word!r}: arguments without a flag are not accepted"
+    import difflib  # only for a mistake: it is memory of a process that runs for months
+
     close = difflib.get_close_matches(name, list(actions), 1)
     return f"{name}: unknown flag" + (f": did you mean {close[0]}?" if close else ": see --help")
 

@@ -93,7 +93,9 @@ def fetch(
     """Return the body. ``timeout`` bounds the whole exchange, not each read of it. Raises FetchError."""
     deadline = time.monotonic() + timeout
     try:
-        sock = socket.create_connection((to.host, to.port), timeout=timeout)
+        # As bytes: for text Python loads the tables of internationalised names, a megabyte of memory.
+        host = cast("str", to.host.encode() if to.host.isascii() else to.host)
+        sock = socket.create_connection((host, to.port), timeout=timeout)
     except TimeoutError:
         raise FetchError("timeout", f"no connection within {timeout:g} s") from None
     except OSError as error:

@@ -33,7 +33,7 @@ _EVENTS = {
 def listen(host: str, port: int) -> list[socket.socket]:
     """Open listening sockets; without a host for all addresses, IPv6 and IPv4. Raises OSError."""
     if host:
-        family, _, _, _, sockaddr = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
+        family, _, _, _, sockaddr = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM,
                                                        flags=socket.AI_PASSIVE)[0]
         return [socket.create_server(sockaddr[:2], family=family, backlog=BACKLOG)]
     if socket.has_dualstack_ipv6():
@@ -86,7 +86,8 @@ class Server:
             while not self._stopping:
                 for key, _ in self._selector.select(self._patience()):
                     if isinstance(key.data, Connection):
-                        self._guarded(key.data, partial(self._advance, key.data))
+                        if not key.data.closed:  # it may just have given way to a new one
+                            self._guarded(key.data, partial(self._advance, key.data))
                     elif key.data is None:
                         self._drain_wake_pipe()
                     else:

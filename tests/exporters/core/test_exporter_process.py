@@ -248,13 +248,16 @@ def test_the_process_loads_nothing_heavy() -> None:
     code = (
         "import sys, threading, time\n"
         "def show():\n"
-        "    time.sleep(0.7)\n"
+        "    while 'k3observe.exporters.web.server' not in sys.modules:\n"
+        "        time.sleep(0.05)\n"
+        "    time.sleep(0.5)\n"
         "    print(*{name.split('.')[0] for name in sys.modules}, flush=True)\n"
         "threading.Thread(target=show, daemon=True).start()\n"
         "from k3observe.exporters.main import main\n"
         "main()\n")
     process = subprocess.Popen(
-        (sys.executable, "-c", code, "--collect=kv-cache,gpu,npu", "--web.listen-address=127.0.0.1:0"),
+        (sys.executable, "-c", code, "--collect=kv-cache,gpu,npu,experts", "--experts.source=log",
+         "--experts.log-file=/dev/null", "--web.listen-address=127.0.0.1:0"),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     loaded = set(process.stdout.readline().split())
