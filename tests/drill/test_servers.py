@@ -53,6 +53,7 @@ def test_an_alert_travels_from_prometheus_through_alertmanager_to_the_webhook(
     assert not any(map(alive, pids))
 
 
+@pytest.mark.long
 def test_victoria_metrics_scrapes_a_target_and_answers_at_once(victoria_metrics_bin: Path, tmp_path: Path) -> None:
     with serve(load(PROJECT / "k3observe/drill/engines/mindie.prom"), Manner("text")) as target:
         target.replay.set_gauge("npu_cache_usage_perc", 0.5)
