@@ -24,11 +24,11 @@ PATH = "/experts/v1/window"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a peer answered last, and when by the monotonic clock; no document where that failed."""
+    """The last good document of a peer and its time by the monotonic clock, and what was wrong with the last answer."""
 
     at: float
     document: counts.Document | None
-    problem: str = ""
+    problem: str
 
 
 class Peers:
@@ -59,7 +59,10 @@ class Peers:
         return len(self._answers) == len(self._urls)
 
     def windows(self) -> list[tuple[ExpertLoads, ...]]:
-        """Return the windows of the peers that answered of late, each sidecar's once and never one's own."""
+        """Return the windows of the peers, each sidecar's once and never one's own.
+
+        A window stays for three intervals when its peer fails to answer: one lost packet is no lost node.
+        """
         oldest = time.monotonic() - 3 * self._seconds - self._fetcher.seconds
         with self._lock:
             answers = list(self._answers.values())
@@ -83,15 +86,20 @@ class Peers:
                 problem = str(error)
                 status.failed("unreachable")
             except counts.CountsError as error:
-                problem, document = f"{url}: {error}", None
+                problem = f"{url}: {error}"
                 status.failed("invalid")
             with self._lock:
-                self._answers[url] = _Answer(time.monotonic(), document, problem)
-                good = self.tried and not any(answer.problem for answer in self._answers.values())
+                before = self._answers.get(url)
+                if not problem:
+                    answer = _Answer(time.monotonic(), document, "")
+                else:
+                    answer = replace(before, problem=problem) if before else _Answer(began, None, problem)
+                self._answers[url] = answer
+                good = self.tried and not any(known.problem for known in self._answers.values())
             if good:
                 status.succeeded(time.monotonic() - began)
             if problem and problem != said:
-                log.warning("a peer is missing, its ranks are not counted: %s", problem)
+                log.warning("a peer is missing, its ranks will not be counted: %s", problem)
             elif said and not problem:
                 log.info("the peer %s is back", url)
             said = problem

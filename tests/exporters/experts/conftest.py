@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from prometheus_client.parser import text_string_to_metric_families
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 Labels = tuple[tuple[str, str], ...]
 
