@@ -50,7 +50,7 @@ class Scrape:
 
 class Exporter:
     def __init__(self, folder: Path, state: Path, command: list[str]) -> None:
-        self._state, self._log = state, folder / "exporter.log"
+        self._state, self._log = state, folder / f"exporter-{time.monotonic_ns()}.log"
         environment = {**os.environ, **nvml.environment(folder / "driver", state)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stderr=log, env=environment)
@@ -68,7 +68,7 @@ class Exporter:
     def scrape(self) -> Scrape:
         return Scrape(self.get("/metrics"))
 
-    def until(self, condition: Callable[[], object], seconds: float = 8) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = 25) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, self.log()
