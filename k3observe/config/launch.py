@@ -224,7 +224,7 @@ def _launch(engine: str, version: str | None, words: list[str], env: Mapping[str
             continue
         flag, equals, inline = word.partition("=")
         flag = flag if flag in _MODEL + _NAME else flag.replace("_", "-") if flag.startswith("--") else flag
-        following = []
+        following: list[str] = []
         while position + len(following) < len(words) and not words[position + len(following)].startswith("-"):
             following.append(words[position + len(following)])
         values = [inline] if equals else following

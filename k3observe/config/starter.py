@@ -27,7 +27,8 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
     version_note = ""
     if launch.version is None:
         version_note = "  # assumed: the command does not say it"
-        assumed.append(f"engine version {version} is assumed: `k3observe doctor http://HOST:PORT/metrics` tells which it is")
+        assumed.append(
+            f"engine version {version} is assumed: `k3observe doctor http://HOST:PORT/metrics` tells which it is")
     port = launch.port or _PORTS[launch.engine]
     if launch.engine == "mindie":
         port = _PORTS["mindie"]
@@ -36,7 +37,7 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
     ascend = launch.engine in ("mindie", "vllm-ascend")
     lines = [
         "# yaml-language-server: $schema=k3observe.schema.json",
-        f"# Written by k3observe {__version__} init; `k3observe schema > k3observe.schema.json` gives editors completion.",
+        f"# Written by k3observe {__version__} init; for completion: `k3observe schema > k3observe.schema.json`",
         "version: 1",
         f"stack: {name}",
         "language: en                        # or zh-CN",

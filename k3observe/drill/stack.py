@@ -1,0 +1,266 @@
+"""Simulated services on this machine: engines that replay an exposition, real sidecars over simulated devices.
+
+Everything above the devices is real: the sidecars are processes of ``k3observe-exporter``, and what they read (the
+driver's library, ``npu-smi``, the plugin's files, the engine's ``/metrics``) answers as the real thing does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from k3observe.drill import servers
+from k3observe.drill.advance import Replay, UnknownSeriesError
+from k3observe.drill.devices import npu_smi, nvml
+from k3observe.drill.experts import Experts, publishing
+from k3observe.drill.replay import Target, load, serve
+
+MEMORY = 150_754_820_096
+"""Bytes of an H200."""
+
+ENGINES = Path(__file__).with_name("engines")
+
+
+@dataclass
+class Gpus:
+    """The simulated cards of a node; ``set`` changes them while a sidecar reads them."""
+
+    state: Path
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def set(self, settings: Mapping[str, object]) -> None:
+        """Change settings of the simulated driver (``{"gpu.3.temperature": 92}``); the others stay."""
+        self.settings |= settings
+        nvml.write(self.state, self.settings)
+
+
+@dataclass
+class Node:
+    """One engine and what is beside it."""
+
+    engine: Target
+    sidecar: str | None = None
+    gpus: Gpus | None = None
+    npus: Path | None = None
+    experts: Experts | None = None
+
+
+@dataclass
+class Service:
+    """A simulated service, and its entry in ``k3observe.yaml``."""
+
+    name: str
+    config: dict[str, Any]
+    nodes: list[Node]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Traffic of one engine: requests a second, their lengths, and how full its cache is."""
+
+    requests: float = 4.0
+    prompt: float = 2000.0
+    output: float = 300.0
+    first_token: float = 0.8
+    between_tokens: float = 0.03
+    running: float = 12.0
+    waiting: float = 0.0
+    cache: float = 0.55
+    hits: float = 0.9
+
+
+@contextmanager
+def vllm(folder: Path, name: str = "kimi-k3", replicas: int = 2, gpus: int = 8, sidecars: bool = True) -> Iterator[Service]:
+    """Kimi K3 on vLLM 0.33 with expert parallelism, ``gpus`` cards a node, read by GPU, expert and KV sidecars."""
+    with ExitStack() as stack:
+        nodes = []
+        for index in range(replicas):
+            here = folder / f"{name}-{index}"
+            node = Node(stack.enter_context(serve(load(ENGINES / "vllm-0.33.prom"))))
+            traffic(node.engine.replay, "vllm", Load())
+            if sidecars:
+                _vllm_sidecar(stack, here, node, gpus)
+            nodes.append(node)
+        config: dict[str, Any] = {
+            "name": name,
+            "model": {"preset": "kimi-k3", "served_name": "kimi-k3", "startup_grace": "2m"},
+            "engine": {"name": "vllm", "version": "0.33", "args": {
+                "gpu_memory_utilization": 0.92, "max_num_seqs": 16, "tensor_parallel": 8, "expert_parallel": True,
+                "prefix_caching": True, "eplb": True}},
+            "targets": [node.engine.address for node in nodes],
+        }  # fmt: skip
+        if sidecars:
+            config["accelerators"] = {"kind": "nvidia", "per_node": gpus}
+            config["sidecar"] = {
+                "collect": ["gpu", "experts", "kv-cache"], "targets": [node.sidecar for node in nodes],
+                "experts": {"source": "plugin"},
+            }  # fmt: skip
+        yield Service(name, config, nodes)
+
+
+def _vllm_sidecar(stack: ExitStack, folder: Path, node: Node, gpus: int) -> None:
+    published = folder / "experts"
+    published.mkdir(parents=True)
+    node.experts = stack.enter_context(publishing(Experts(published, "kimi-k3", ranks=8, instance=folder.name)))
+    node.gpus = Gpus(folder / "nvml.conf", {
+        "cards": " ".join(map(str, range(gpus))), "gpu.name": "NVIDIA H200", "gpu.memory.total": MEMORY,
+        "gpu.memory.used": int(0.92 * MEMORY), "gpu.utilization": 87, "gpu.temperature": 64, "gpu.power": 520_000,
+        "gpu.power.limit": 700_000,
+    })  # fmt: skip
+    nvml.write(node.gpus.state, node.gpus.settings)
+    library = nvml.build(folder.parent / "nvml")
+    node.sidecar = stack.enter_context(sidecar(
+        folder, ["--collect", "gpu,experts,kv-cache", "--gpu.interval", "1", "--gpu.expected", str(gpus),
+                 "--experts.source", "plugin", "--experts.plugin-dir", str(published), "--experts.window", "10s",
+                 "--experts.interval", "1", "--kv-cache.url", node.engine.url, "--kv-cache.interval", "1"],
+        nvml.environment(library.parent, node.gpus.state)))  # fmt: skip
+
+
+@contextmanager
+def sglang(folder: Path, name: str = "qwen-sglang") -> Iterator[Service]:
+    """A model on SGLang 0.5.23, one engine, no sidecar."""
+    with serve(load(ENGINES / "sglang-0.5.23.prom")) as target:
+        traffic(target.replay, "sglang", Load(requests=2.0, cache=0.4, running=6.0))
+        yield Service(name, {
+            "name": name,
+            "engine": {"name": "sglang", "version": "0.5.23", "args": {
+                "tensor_parallel": 8, "max_num_seqs": 64, "gpu_memory_utilization": 0.85}},
+            "targets": [target.address],
+        }, [Node(target)])  # fmt: skip
+
+
+@contextmanager
+def mindie(folder: Path, name: str = "kimi-mindie", npus: int = 8) -> Iterator[Service]:
+    """Kimi K3 on MindIE, one engine on a node of Ascend NPUs read by a sidecar through ``npu-smi``."""
+    here = folder / name
+    here.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        node = Node(stack.enter_context(serve(load(ENGINES / "mindie.prom"))))
+        traffic(node.engine.replay, "mindie", Load(requests=1.0, cache=0.5, running=8.0))
+        node.npus = npu_smi.install(here, npu_smi.cards("910", npus, used=57000))
+        node.sidecar = stack.enter_context(sidecar(
+            here, ["--collect", "npu", "--npu.smi-path", str(node.npus), "--npu.interval", "2",
+                   "--npu.expected", str(npus)], {}))  # fmt: skip
+        yield Service(name, {
+            "name": name,
+            "model": {"preset": "kimi-k3", "served_name": "kimi-k3", "startup_grace": "2m"},
+            "engine": {"name": "mindie", "version": "2.0", "args": {"tensor_parallel": 8, "max_num_seqs": 32}},
+            "targets": [node.engine.address],
+            "accelerators": {"kind": "ascend", "per_node": npus},
+            "sidecar": {"collect": ["npu"], "targets": [node.sidecar]},
+        }, [node])  # fmt: skip
+
+
+@contextmanager
+def sidecar(folder: Path, arguments: list[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Run a real ``k3observe-exporter`` and yield its address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = servers.free_port()
+    argv: list[str | Path] = [sys.executable, "-m", "k3observe.exporters.main", *arguments]
+    if environment:
+        argv = ["/usr/bin/env", *(f"{name}={value}" for name, value in environment.items()), *argv]
+    with servers.run("sidecar", [*argv, "--web.listen-address", f"127.0.0.1:{port}"], port, folder) as server:
+        yield server.address
+
+
+def traffic(replay: Replay, engine: str, load: Load) -> None:
+    """Let an engine serve: counters, histograms and gauges that agree with each other."""
+    prompt, output = load.requests * load.prompt, load.requests * load.output
+    rates, gauges, times = _TRAFFIC[engine](load, prompt, output)
+    for name, labels, rate in rates:
+        _known(replay.set_rate, name, rate, labels)
+    for name, labels, value in gauges:
+        _known(replay.set_gauge, name, value, labels)
+    for name, seconds, per_second in times:
+        _known(replay.observe, name, {seconds * 0.5: per_second * 0.7, seconds: per_second * 0.25,
+                                      seconds * 2: per_second * 0.05}, {})  # fmt: skip
+
+
+def _known(change: Any, name: str, value: Any, labels: Mapping[str, str]) -> None:
+    """Change a series that this exposition may lack: a replayed engine has only what its version has."""
+    try:
+        change(name, value, labels)
+    except UnknownSeriesError:
+        return
+
+
+_Rows = tuple[
+    list[tuple[str, dict[str, str], float]], list[tuple[str, dict[str, str], float]], list[tuple[str, float, float]]
+]
+
+
+def _times(load: Load, prefix: str, output: float) -> list[tuple[str, float, float]]:
+    whole = load.first_token + load.between_tokens * load.output
+    return [
+        (f"{prefix}time_to_first_token_seconds", load.first_token, load.requests),
+        (f"{prefix}inter_token_latency_seconds", load.between_tokens, output),
+        (f"{prefix}time_per_output_token_seconds", load.between_tokens, output),
+        (f"{prefix}e2e_request_latency_seconds", whole, load.requests),
+        (f"{prefix}request_queue_time_seconds", load.first_token / 10, load.requests),
+        (f"{prefix}queue_time_seconds", load.first_token / 10, load.requests),
+        (f"{prefix}request_prefill_time_seconds", load.first_token / 2, load.requests),
+        (f"{prefix}request_decode_time_seconds", whole - load.first_token, load.requests),
+        (f"{prefix}request_prompt_tokens", load.prompt, load.requests),
+        (f"{prefix}request_generation_tokens", load.output, load.requests),
+    ]
+
+
+def _vllm(load: Load, prompt: float, output: float) -> _Rows:
+    rates = [
+        ("vllm:prompt_tokens_total", {}, prompt),
+        ("vllm:generation_tokens_total", {}, output),
+        ("vllm:prefix_cache_queries_total", {}, prompt),
+        ("vllm:prefix_cache_hits_total", {}, prompt * load.hits),
+        ("vllm:request_success_total", {"finished_reason": "stop"}, load.requests * 0.95),
+        ("vllm:request_success_total", {"finished_reason": "length"}, load.requests * 0.05),
+    ]
+    gauges = [
+        ("vllm:num_requests_running", {}, load.running),
+        ("vllm:num_requests_waiting", {}, load.waiting),
+        ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, load.waiting),
+        ("vllm:kv_cache_usage_perc", {}, load.cache),
+    ]
+    return rates, gauges, _times(load, "vllm:", output)
+
+
+def _sglang(load: Load, prompt: float, output: float) -> _Rows:
+    rates = [
+        ("sglang:prompt_tokens_total", {}, prompt),
+        ("sglang:generation_tokens_total", {}, output),
+        ("sglang:num_requests_total", {}, load.requests),
+        ("sglang:prefill_effective_tokens_total", {"mode": "input", "tp_rank": "0"}, prompt * (1 - load.hits)),
+        ("sglang:prefill_effective_tokens_total", {"mode": "device_hit", "tp_rank": "0"}, prompt * load.hits),
+        ("sglang:cached_tokens_total", {}, prompt * load.hits),
+    ]
+    gauges = [
+        ("sglang:num_running_reqs", {}, load.running),
+        ("sglang:num_queue_reqs", {}, load.waiting),
+        ("sglang:token_usage", {}, load.cache),
+        ("sglang:gen_throughput", {}, output),
+    ]
+    return rates, gauges, _times(load, "sglang:", output)
+
+
+def _mindie(load: Load, prompt: float, output: float) -> _Rows:
+    rates = [
+        ("request_received_total", {}, load.requests),
+        ("request_success_total", {}, load.requests),
+        ("prompt_tokens_total", {}, prompt),
+        ("generation_tokens_total", {}, output),
+    ]
+    gauges = [
+        ("num_requests_running", {}, load.running),
+        ("num_requests_waiting", {}, load.waiting),
+        ("npu_cache_usage_perc", {}, load.cache),
+        ("npu_prefix_cache_hit_rate", {}, load.hits),
+    ]
+    return rates, gauges, _times(load, "", output)
+
+
+_TRAFFIC = {"vllm": _vllm, "sglang": _sglang, "mindie": _mindie}
+
+
