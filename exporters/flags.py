@@ -52,6 +52,11 @@ def _url_path(text: str) -> str:
     return text
 
 
+def _file(text: str) -> Path | None:
+    """An empty value is none: start scripts pass ``--web.config.file=`` where there is no file."""
+    return Path(text) if text else None
+
+
 def _textfile(text: str) -> Path:
     if not text.endswith(".prom"):
         raise argparse.ArgumentTypeError(f"{text!r}: node_exporter reads only files named *.prom")
@@ -69,7 +74,7 @@ def _core_parser() -> _Parser:
     add("--version", dest="version", action="store_true", help="Print the version and exit.")
     add("--collect", dest="collect", type=_collectors, metavar="NAME[,NAME]",
         help=f"Collectors to run: {', '.join(PACKAGES)}.")
-    add("--config.file", dest="config_file", type=Path, metavar="FILE",
+    add("--config.file", dest="config_file", type=_file, metavar="FILE",
         help="YAML file whose keys are flag names without the dashes; flags and variables win over it.")
     add("--once", dest="once", action="store_true", help="Print one exposition and exit.")
     add("--once.timeout", dest="once_timeout", type=bounded(float, 0, 3600), default=15.0, metavar="SECONDS",
@@ -80,7 +85,7 @@ def _core_parser() -> _Parser:
         metavar="[HOST]:PORT", default=[("", 19303)], help="Address to serve on; repeatable (default :19303).")
     add("--web.telemetry-path", dest="web_telemetry_path", type=_url_path, default="/metrics", metavar="PATH",
         help="Path of the metrics.")
-    add("--web.config.file", dest="web_config_file", type=Path, metavar="FILE",
+    add("--web.config.file", dest="web_config_file", type=_file, metavar="FILE",
         help="TLS and basic auth in the format of Prometheus's exporter-toolkit.")
     add("--log.level", dest="log_level", choices=logs.LEVELS, default="info", help="Least level that is logged.")
     add("--log.format", dest="log_format", choices=logs.FORMATS, default="logfmt", help="Format of the log.")
@@ -152,7 +157,7 @@ def _layers(
     environment: dict[str, Any] = {}
     for flag, action in actions.items():
         variable = environment_name(flag)
-        if variable in environ and action.dest not in ("help", "version"):
+        if environ.get(variable) and action.dest not in ("help", "version"):
             values = environ[variable].split(",") if _repeats(action) else [environ[variable]]
             environment.update(_parse_values(parser, action, flag, values, variable))
     path = command_line.get("config_file") or environment.get("config_file")

@@ -60,7 +60,7 @@ class KvCacheCollector:
         self._log = log
         self._interval = interval
         self._stale_after = 2 * interval + timeout
-        self._status = SourceStatus(self.name, to.url, (*REASONS, "malformed", "implausible", "stalled"))
+        self._status = SourceStatus(self.name, to.url, (*REASONS, "malformed", "implausible", "stalled", "internal"))
         self._reader = Reader(NAMES)
         self._counters: dict[tuple[str, str], Counters] = {}
         self._snapshot: _Snapshot | None = None
@@ -137,7 +137,7 @@ class KvCacheCollector:
                 self.poll()
             except Exception:  # the thread must live on; a bug in one reading must not end all of them
                 self._snapshot = None
-                self._status.failed("protocol")
+                self._status.failed("internal")
                 self._log.exception("a reading of the engine failed")
             due = max(due + self._interval, time.monotonic())
 

@@ -216,6 +216,13 @@ def test_bad_input_ends_with_2_and_says_where_and_what(
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_empty_variables_and_files_are_none() -> None:
+    done = call("--collect=gpu", "--once", "--web.config.file=", "--config.file=", K3OBSERVE_LOG_LEVEL="",
+                K3OBSERVE_GPU_LIST="")
+    assert done.returncode == 0
+    assert "list None" in done.stderr
+
+
 def test_a_bad_variable_is_named() -> None:
     done = call("--collect=gpu", K3OBSERVE_LOG_LEVEL="loud")
     assert done.returncode == 2
