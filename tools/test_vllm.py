@@ -129,7 +129,9 @@ def _faults(name: str, result: dict[str, Any], alone: dict[str, dict[str, Any]])
     sent, sidecar = _added(ranks, "sent"), result["sidecar"]
     by_rank = [[sum(row[start:start + LOCAL]) for start in range(0, len(row), LOCAL)] for row in sent]
     if sidecar.get("rank") != by_rank or sidecar.get("fewest") != WORLD:
-        faults.append("the sidecar's sums of ranks differ from what was routed")
+        seen = {key: sidecar.get(key) for key in ("fewest", "events")}
+        faults.append(f"the sidecar's sums of ranks differ from what was routed: {sidecar.get('rank')} instead of "
+                      f"{by_rank}, {seen}")
     if name.startswith(("sync", "observe")) and sidecar.get("expert") != _added(ranks, "chosen"):
         faults.append("the sidecar's logical experts differ from what was routed")
     if sidecar.get("layers") != list(range(1, 7)):

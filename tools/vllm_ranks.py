@@ -222,6 +222,7 @@ class Rank:
         import numpy as np
 
         torch = self.torch
+        torch.distributed.barrier()  # the exchange of tokens between ranks keeps a real engine in lock-step
         sent = np.zeros((LAYERS, PHYSICAL), np.int64)
         chosen = np.zeros((LAYERS, LOGICAL), np.int64)
         recording = self._recording()
@@ -373,6 +374,7 @@ def _sidecar(directory: str, stop: threading.Event, totals: dict[str, Any]) -> N
                 row[:] = map(sum, zip(row, counts, strict=True))
             totals["layers"] = list(event.layers)
             totals["fewest"] = min(totals.get("fewest", WORLD), event.ranks_seen)
+            totals["events"] = totals.get("events", 0) + 1
         elif kind == "Rebalance":
             totals["rebalances"] = totals.get("rebalances", 0) + 1
 

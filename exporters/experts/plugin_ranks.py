@@ -160,7 +160,7 @@ class Engines:
         others = [span for (name, other), span in self._spans.items() if name == model and other != instance]
         if not others:
             self._shared.discard(model)
-        elif any(last > first for _, last in others):
+        elif any(last >= first for _, last in others):
             self._shared.add(model)
         return f"{model} ({instance})" if model in self._shared else model
 
