@@ -61,6 +61,9 @@ class Exporter:
     def log(self) -> str:
         return self._log.read_text("utf-8")
 
+    def says(self, text: str) -> None:
+        self.until(lambda: text in self.log())
+
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.url + path, timeout=5) as answer:
             return answer.read().decode()

@@ -64,7 +64,7 @@ def test_a_card_that_hangs_has_no_values_is_visible_and_delays_neither_scrapes_n
     exporter.scrape_when(lambda s: s.card(5, "memory_used_bytes") == 5_000_000)
     exporter.scrape()
     assert time.monotonic() - started < 3
-    assert "GPU 3 (GPU-4b330000-0000-4000-8000-000000000003) does not answer: deadline" in exporter.log()
+    exporter.says("GPU 3 (GPU-4b330000-0000-4000-8000-000000000003) does not answer: deadline")
     machine.set({"gpu.3.sleep": None, "gpu.3.memory.used": 7})
     scrape = exporter.scrape_when(lambda s: s.card(3, "read_success") == 1)
     assert scrape.card(3, "memory_used_bytes") == 7
@@ -113,7 +113,7 @@ def test_a_card_lost_later_leaves_the_visible_ones_and_comes_back(machine: Machi
     assert [scrape.card(1, name) for name in VALUES] == [None] * len(VALUES)
     assert (scrape.card(1, "read_success"), scrape.card(1, "health")) == (0, 0)
     assert scrape.card(1, "xid_errors_total", xid="79") == 0
-    assert "GPU 1 (GPU-4b330000-0000-4000-8000-000000000001) is lost: gpu_is_lost" in exporter.log()
+    exporter.says("GPU 1 (GPU-4b330000-0000-4000-8000-000000000001) is lost: gpu_is_lost")
     machine.set({"gpu.1.error": None})
     exporter.scrape_when(lambda s: s.value("k3_accelerators_visible") == 8 and s.card(1, "read_success") == 1)
 
@@ -137,7 +137,7 @@ def test_a_count_that_shrinks_without_an_error_is_seen_and_values_stay_with_thei
     scrape = exporter.scrape_when(
         lambda s: s.value("k3_accelerators_visible") == 7 and s.card(3, "read_success") == 0
         and s.rows("k3_accelerator_temperature_celsius", device="6"))
-    assert "lists 7 GPUs, 8 before" in exporter.log()
+    exporter.says("lists 7 GPUs, 8 before")
     scrape = exporter.scrape_when(lambda s: all(s.card(card, "read_success") == 1 for card in (4, 5, 6, 7)))
     assert [scrape.card(card, "temperature_celsius") for card in range(8)] == [40, 41, 42, None, 44, 45, 46, 47]
     assert scrape.rows("k3_accelerator_info", device="3")[0][0]["uuid"].endswith("4")

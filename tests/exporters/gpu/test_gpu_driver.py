@@ -48,7 +48,7 @@ def test_a_driver_replaced_under_the_exporter_asks_for_a_restart(machine: Machin
     exporter = machine.run()
     scrape = exporter.scrape_when(lambda s: s.value("k3_source_up", collector="gpu") == 0)
     assert scrape.value("k3_source_errors_total", reason="lib_rm_version_mismatch") >= 1
-    assert "restart it" in exporter.log()
+    exporter.says("restart it")
 
 
 def test_a_driver_that_is_unloaded_takes_all_values_away_and_its_next_load_is_attached_with_events(
@@ -61,7 +61,7 @@ def test_a_driver_that_is_unloaded_takes_all_values_away_and_its_next_load_is_at
     assert scrape.rows("k3_accelerator_memory_total_bytes") == []
     assert scrape.rows("k3_accelerators_visible") == []
     assert {value for _, value in scrape.rows("k3_accelerator_read_success")} == {0}
-    assert "kernel driver is not loaded" in exporter.log()
+    exporter.says("kernel driver is not loaded")
     machine.set({"error": None, "epoch": 2})
     exporter.scrape_when(_read)
     machine.set({"gpu.4.xid": 79})
@@ -125,7 +125,7 @@ def test_the_first_xid_of_a_card_is_an_increase_and_repeated_ones_add_up(machine
     scrape = exporter.scrape_when(lambda s: s.card(2, "xid_errors_total", xid="31") == 1)
     assert scrape.card(2, "xid_errors_total", xid="79") == 2
     scrape = exporter.scrape_when(lambda s: s.card(3, "xid_errors_total", xid="48") == 1)
-    assert "GPU GPU-4b330000-0000-4000-8000-000000000002: XID 79" in exporter.log()
+    exporter.says("GPU GPU-4b330000-0000-4000-8000-000000000002: XID 79")
 
 
 def test_events_go_on_after_waiting_for_them_failed(machine: Machine) -> None:
