@@ -1,0 +1,28 @@
+"""What a check may know beyond its subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from k3observe.lint.labels import Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Facts of the folder and of the configuration that belongs to it.
+
+    Intervals are in seconds. ``jobs`` are the values that the label ``job`` can have, None where that is unknown.
+    ``records`` maps a recorded series to the labels it carries. ``reserved`` is the largest share of device memory that
+    an engine reserves. ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
+    ``shares`` are names of gauges that read 0 to 1.
+    """
+
+    scrape_interval: float = 15.0
+    evaluation_interval: float = 15.0
+    prometheus_version: str | None = None
+    jobs: frozenset[str] | None = None
+    records: Mapping[str, Labels] = field(default_factory=dict)
+    reserved: float = 0.92
+    top_bounds: Mapping[str, float] = field(default_factory=dict)
+    shares: frozenset[str] = frozenset()
