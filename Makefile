@@ -7,7 +7,7 @@ VENV := .venv/.installed
 SERVERS := .cache/bin/.fetched
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint bench pictures clean
+.PHONY: help setup demo test test-long test-vllm lint bench pictures clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -24,6 +24,9 @@ test-long: setup ## minutes of real servers, node, Chromium, wheels
 	$(BIN)/python -m tools.setup_node
 	$(BIN)/python -m tools.setup_chromium
 	$(BIN)/python -m pytest -m long
+
+test-vllm: $(VENV) ## the plugin in vLLM's real load balancer, four versions; downloads about 5 GB
+	$(BIN)/python -m tools.test_vllm
 
 lint: $(VENV) ## ruff and mypy
 	$(BIN)/ruff check .

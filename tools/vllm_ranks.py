@@ -64,9 +64,9 @@ def _without_cuda(torch: Any) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.distributed.eplb."):
             if hasattr(module, "device_stream"):
-                module.device_stream = _on_stream
+                vars(module)["device_stream"] = _on_stream
             if hasattr(module, "PIN_MEMORY"):
-                module.PIN_MEMORY = False
+                vars(module)["PIN_MEMORY"] = False
 
 
 class _Lines(logging.Handler):
@@ -178,14 +178,14 @@ class Rank:
                     self.eplb_state.set_layer_state(
                         moe_layer_idx, expert_load_view, logical_to_physical_map, logical_replica_count)
 
-        class Model(MixtureOfExperts):
+        class Model(MixtureOfExperts):  # type: ignore[misc]
             def __init__(self) -> None:
                 self.num_moe_layers, self.num_expert_groups = LAYERS, 1
                 self.num_logical_experts = self.num_routed_experts = LOGICAL
                 self.num_physical_experts, self.num_local_physical_experts = PHYSICAL, LOCAL
                 self.num_redundant_experts, self.num_shared_experts = REPLICAS, 0
                 self.moe_layers = [Layer(index) for index in range(LAYERS)]
-                self.expert_weights = []
+                self.expert_weights: list[Any] = []
 
         return Model()
 
