@@ -73,24 +73,19 @@ def _value(fact: object) -> tuple[str, ...]:
 
 def _refusal(entry: Entry, facts: Mapping[str, object]) -> Gap | None:
     """None when the facts allow the entry; in ``when`` an unknown fact refuses, in ``unless`` it does not."""
-    unmet = [
-        (name, value) for name, value in entry.when.items() if not set(value.split("|")) & set(_value(facts.get(name)))
-    ]
-    unmet += [
-        (name, f"not {value}")
-        for name, value in entry.unless.items()
-        if set(value.split("|")) & set(_value(facts.get(name)))
-    ]
-    if not unmet:
-        return None
-    name, value = unmet[0]
-    return Gap(
-        entry.source,
-        entry.signal,
-        entry.versions,
-        Text(f"{entry.metric} needs {name}: {value}", f"{entry.metric} 需要 {name}: {value}"),
-        Text(f"add {entry.enable}", f"加上 {entry.enable}") if entry.enable else None,
-    )
+    for name, value in entry.when.items():
+        if not set(value.split("|")) & set(_value(facts.get(name))):
+            return _gap(entry, f"needs {name}: {value}", f"需要 {name}: {value}", entry.enable)
+    for name, value in entry.unless.items():
+        if set(value.split("|")) & set(_value(facts.get(name))):
+            fix = entry.otherwise or entry.enable
+            return _gap(entry, f"does not exist with {name}: {value}", f"在 {name}: {value} 时不存在", fix)
+    return None
+
+
+def _gap(entry: Entry, en: str, zh: str, fix: str) -> Gap:
+    reason = Text(f"{entry.metric} {en}", f"{entry.metric} {zh}")
+    return Gap(entry.source, entry.signal, entry.versions, reason, Text(f"add {fix}", f"加上 {fix}") if fix else None)
 
 
 def _unknown(source: Source, signal: Signal, version: Version | None) -> Gap:

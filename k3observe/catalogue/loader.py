@@ -20,13 +20,14 @@ from k3observe.catalogue.model import (
     Kind,
     Label,
     Level,
+    Mark,
     RawType,
     Signal,
     Source,
     Term,
     Text,
 )
-from k3observe.catalogue.version import VersionRange
+from k3observe.catalogue.version import Version, VersionRange
 from k3observe.config.errors import did_you_mean
 
 FOLDER = Path(__file__).parent
@@ -47,6 +48,7 @@ _SOURCE_KEYS = (
     "buckets",
     "unless",
     "enable",
+    "marks",
     "signals",
 )
 _TERM_KEYS = ("metric", "type", "match", "labels", "examples")
@@ -68,6 +70,7 @@ _ENTRY_KEYS = (
     "when",
     "unless",
     "enable",
+    "otherwise",
     "misleads",
     "evidence",
     "reference",
@@ -166,6 +169,8 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
         example=_strings(fields["example"]) if "example" in fields else (base.example if base else {}),
         history=text.get("history", base.history if base else ""),
         extends=text.get("extends", ""),
+        marks=tuple(map(_mark, fields["marks"].items())) if "marks" in fields else (base.marks if base else ()),
+        enable=text.get("enable", base.enable if base else ""),
         entries=(),
         gaps=(),
     )
@@ -200,6 +205,24 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
         ]
         gaps += [replace(gap, source=name) for gap in base.gaps if gap.signal not in listed]
     return replace(shell, entries=tuple(entries), gaps=tuple(gaps))
+
+
+def _mark(node: Node) -> Mark:
+    fields = node.mapping(("metric", "label", "value", "since", "certain"))
+    return Mark(
+        metric=_need(node, "metric").text(),
+        label=_need(node, "label").text(),
+        since=_version(_need(node, "since")),
+        value=fields["value"].text() if "value" in fields else "",
+        certain=_version(fields["certain"]) if "certain" in fields else None,
+    )
+
+
+def _version(node: Node) -> Version:
+    try:
+        return Version.parse(node.text())
+    except ValueError as error:
+        raise node.error(str(error)) from None
 
 
 def _inherited(entry: Entry, source: Source, base: Source) -> Evidence:
@@ -259,6 +282,7 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
         when=_strings(fields["when"]) if "when" in fields else {},
         unless={**common.unless, **(_strings(fields["unless"]) if "unless" in fields else {})},
         enable=text.get("enable", common.enable),
+        otherwise=text.get("otherwise", ""),
         misleads=_sentence(fields["misleads"]) if "misleads" in fields else None,
         evidence=_choice(fields["evidence"], evidences) if "evidence" in fields else source.evidence,
         reference=text.get("reference", ""),

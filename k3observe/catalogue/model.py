@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from k3observe.catalogue.version import VersionRange
+from k3observe.catalogue.version import Version, VersionRange
 
 Kind = Literal["gauge", "counter", "histogram"]
 RawType = Literal["gauge", "counter", "histogram", "summary"]
@@ -96,7 +96,8 @@ class Entry:
     ``at_least`` are failed reads and dropped; ``blocks`` names the info metric whose ``block_size`` label converts
     blocks into tokens. ``lazy`` series appear with the first event. ``includes`` names signals that are a part of this
     one's value and share its raw metric: a series made up for a test carries only what remains when theirs are taken
-    off. ``when`` lists facts of the configuration that must hold, ``unless`` those that must not.
+    off. ``when`` lists facts of the configuration that must hold, ``unless`` those that must not;
+    ``enable`` is the flag that switches the metric on, ``otherwise`` the way out of an ``unless``.
     """
 
     source: str
@@ -117,6 +118,7 @@ class Entry:
     when: Mapping[str, str] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
     enable: str = ""
+    otherwise: str = ""
     misleads: Text | None = None
     evidence: Evidence = "exposition"
     reference: str = ""
@@ -148,6 +150,20 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A label (with ``value``, if given) that dates an exposition.
+
+    Seen, the version is at least ``since``; not seen on a metric that is there, it is below ``certain`` (if given).
+    """
+
+    metric: str
+    label: str
+    since: Version
+    value: str = ""
+    certain: Version | None = None
+
+
+@dataclass(frozen=True)
 class Source:
     """An engine or exporter. ``prefix`` ("vllm:") also appears with an underscore, as some scrapers store it.
 
@@ -168,3 +184,6 @@ class Source:
     gaps: tuple[Gap, ...]
     history: str = ""
     extends: str = ""
+    marks: tuple[Mark, ...] = ()
+    enable: str = ""
+    """What makes the source expose metrics at all; entries without a switch of their own have it too."""

@@ -53,7 +53,7 @@ def _rows(
 ) -> list[tuple[Labels, float]]:
     highest: dict[Labels, float] = {}
     for labels, raw in series(term.name + suffix):
-        if not all(_matches(labels.get(name, ""), wanted) for name, wanted in term.match.items()):
+        if not all(matches(labels.get(name, ""), wanted) for name, wanted in term.match.items()):
             continue
         if entry.at_least is not None and raw < entry.at_least:
             continue
@@ -80,7 +80,8 @@ def _label(label: Label, value: str, own: str) -> str:
     return label.replacement.replace("$1", match[1]) if match else own
 
 
-def _matches(value: str, wanted: str) -> bool:
+def matches(value: str, wanted: str) -> bool:
+    """Whether a raw label's value is what a term's ``match`` wants; a label that is not there has the value ""."""
     return bool(re.fullmatch(wanted[1:], value)) if wanted.startswith("~") else value == wanted
 
 
