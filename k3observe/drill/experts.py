@@ -22,7 +22,7 @@ class Experts:
     def __init__(self, folder: Path, model: str, ranks: int = 8, layers: int = 92, instance: str = "engine-0") -> None:
         self._folder, self._model, self._ranks, self._layers = folder, model, ranks, layers
         self._instance = instance
-        self._random = random.Random(instance)
+        self._random = random.Random(instance)  # noqa: S311 - noise, not secrets
         self._hot: tuple[int, float] | None = None
         self._sequence = 0
         self._totals = [array("q", bytes(8 * ranks * layers)) for _ in range(ranks)]

@@ -74,7 +74,9 @@ class Load:
 
 
 @contextmanager
-def vllm(folder: Path, name: str = "kimi-k3", replicas: int = 2, gpus: int = 8, sidecars: bool = True) -> Iterator[Service]:
+def vllm(
+    folder: Path, name: str = "kimi-k3", replicas: int = 2, gpus: int = 8, sidecars: bool = True
+) -> Iterator[Service]:
     """Kimi K3 on vLLM 0.33 with expert parallelism, ``gpus`` cards a node, read by GPU, expert and KV sidecars."""
     with ExitStack() as stack:
         nodes = []
@@ -188,9 +190,8 @@ def _known(change: Any, name: str, value: Any, labels: Mapping[str, str]) -> Non
         return
 
 
-_Rows = tuple[
-    list[tuple[str, dict[str, str], float]], list[tuple[str, dict[str, str], float]], list[tuple[str, float, float]]
-]
+_Values = list[tuple[str, dict[str, str], float]]
+_Rows = tuple[_Values, _Values, list[tuple[str, float, float]]]
 
 
 def _times(load: Load, prefix: str, output: float) -> list[tuple[str, float, float]]:
@@ -210,7 +211,7 @@ def _times(load: Load, prefix: str, output: float) -> list[tuple[str, float, flo
 
 
 def _vllm(load: Load, prompt: float, output: float) -> _Rows:
-    rates = [
+    rates: _Values = [
         ("vllm:prompt_tokens_total", {}, prompt),
         ("vllm:generation_tokens_total", {}, output),
         ("vllm:prefix_cache_queries_total", {}, prompt),
@@ -218,7 +219,7 @@ def _vllm(load: Load, prompt: float, output: float) -> _Rows:
         ("vllm:request_success_total", {"finished_reason": "stop"}, load.requests * 0.95),
         ("vllm:request_success_total", {"finished_reason": "length"}, load.requests * 0.05),
     ]
-    gauges = [
+    gauges: _Values = [
         ("vllm:num_requests_running", {}, load.running),
         ("vllm:num_requests_waiting", {}, load.waiting),
         ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, load.waiting),
@@ -228,7 +229,7 @@ def _vllm(load: Load, prompt: float, output: float) -> _Rows:
 
 
 def _sglang(load: Load, prompt: float, output: float) -> _Rows:
-    rates = [
+    rates: _Values = [
         ("sglang:prompt_tokens_total", {}, prompt),
         ("sglang:generation_tokens_total", {}, output),
         ("sglang:num_requests_total", {}, load.requests),
@@ -236,7 +237,7 @@ def _sglang(load: Load, prompt: float, output: float) -> _Rows:
         ("sglang:prefill_effective_tokens_total", {"mode": "device_hit", "tp_rank": "0"}, prompt * load.hits),
         ("sglang:cached_tokens_total", {}, prompt * load.hits),
     ]
-    gauges = [
+    gauges: _Values = [
         ("sglang:num_running_reqs", {}, load.running),
         ("sglang:num_queue_reqs", {}, load.waiting),
         ("sglang:token_usage", {}, load.cache),
@@ -246,13 +247,13 @@ def _sglang(load: Load, prompt: float, output: float) -> _Rows:
 
 
 def _mindie(load: Load, prompt: float, output: float) -> _Rows:
-    rates = [
+    rates: _Values = [
         ("request_received_total", {}, load.requests),
         ("request_success_total", {}, load.requests),
         ("prompt_tokens_total", {}, prompt),
         ("generation_tokens_total", {}, output),
     ]
-    gauges = [
+    gauges: _Values = [
         ("num_requests_running", {}, load.running),
         ("num_requests_waiting", {}, load.waiting),
         ("npu_cache_usage_perc", {}, load.cache),

@@ -143,10 +143,10 @@ def running(folder: Path, say: Say) -> Iterator[Running]:
         config = configuration(service.config, receiver, f"127.0.0.1:{port}")
         (folder / "k3observe.yaml").write_text(config, encoding="utf-8")
         _render(folder, config, say)
-        alertmanager = everything.enter_context(servers.alertmanager(
-            found["alertmanager"].path, folder / "bundle/alertmanager/alertmanager.yml", folder / "data", port))  # fmt: skip
-        prometheus = everything.enter_context(servers.prometheus(
-            found["prometheus"].path, folder / "bundle/prometheus/prometheus.yml", folder / "data"))  # fmt: skip
+        routes, scrape = folder / "bundle/alertmanager/alertmanager.yml", folder / "bundle/prometheus/prometheus.yml"
+        alertmanager = everything.enter_context(
+            servers.alertmanager(found["alertmanager"].path, routes, folder / "data", port))
+        prometheus = everything.enter_context(servers.prometheus(found["prometheus"].path, scrape, folder / "data"))
         say(f"  Prometheus    {prometheus.url}")
         say(f"  Alertmanager  {alertmanager.url}")
         yield Running(folder, prometheus, alertmanager, receiver, service.nodes)
@@ -182,15 +182,21 @@ def tell(here: Running, say: Say) -> None:
         say(f"\nFault: {fault.title}")
         began = time.monotonic()
         fault.inject(node)
-        for state in ("pending", "firing"):
-            _wait(60, f"{fault.alert} is {state}", lambda state=state: _states(here).get(fault.alert) in (state, "firing"))
-            say(f"  {time.monotonic() - began:4.0f} s  {fault.alert} is {_states(here)[fault.alert]}")
+        for states in (("pending", "firing"), ("firing",)):
+            reached = _reached(here, fault.alert, states)
+            say(f"  {time.monotonic() - began:4.0f} s  {fault.alert} is {reached}")
         notification = _notified(here, fault.receiver, fault.alert, "firing", 30)
         say(f"  {time.monotonic() - began:4.0f} s  {fault.receiver} was notified (action {_action(notification)}):")
         say(_shown(notification, fault.alert))
         fault.heal(node)
         _notified(here, fault.receiver, fault.alert, "resolved", 60)
         say(f"  {time.monotonic() - began:4.0f} s  healed: {fault.receiver} was told that it is resolved")
+
+
+def _reached(here: Running, alert: str, states: tuple[str, ...]) -> str:
+    """Wait until an alert is in one of these states, and return the one."""
+    _wait(60, f"{alert} is {states[0]}", lambda: _states(here).get(alert) in states)
+    return _states(here).get(alert, states[-1])
 
 
 def _up(here: Running) -> bool:
@@ -200,7 +206,8 @@ def _up(here: Running) -> bool:
 
 def _states(here: Running) -> dict[str, str]:
     alerts = here.prometheus.get_json("/api/v1/alerts")["data"]["alerts"]
-    return {alert["labels"]["alertname"]: alert["state"] for alert in sorted(alerts, key=lambda a: a["state"], reverse=True)}
+    worst_last = sorted(alerts, key=lambda alert: alert["state"], reverse=True)
+    return {alert["labels"]["alertname"]: alert["state"] for alert in worst_last}
 
 
 def _notified(here: Running, receiver: str, alert: str, status: str, seconds: float) -> Notification:
