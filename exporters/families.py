@@ -114,7 +114,7 @@ EXPERT_HOTTEST = Family(
     "k3_expert_hottest_load_ratio", "gauge", ("model_name", "layer", "expert", "position"),
     "Load of the most loaded logical experts over the mean of their layer; off by default.")
 EXPERT_DEAD = Family(
-    "k3_expert_dead_count", "gauge", MODEL,
+    "k3_experts_dead", "gauge", MODEL,
     "Logical experts, over all layers, that no token reached in the window; off by default.")
 EXPERT_REBALANCES = Family(
     "k3_expert_rebalances_total", "counter", MODEL, "Rearrangements of experts seen since the exporter started.")

@@ -129,7 +129,7 @@ def test_layers_and_hottest_experts_come_when_asked_for() -> None:
     found = samples(*events, layers=True, top=2)
     assert found["k3_expert_layer_balance_ratio"] == {("K3", "3"): pytest.approx(2 / 3)}
     assert found["k3_expert_hottest_load_ratio"] == {("K3", "3", "0", "1"): 3.0, ("K3", "3", "2", "2"): 0.5}
-    assert found["k3_expert_dead_count"] == {("K3",): 1}
+    assert found["k3_experts_dead"] == {("K3",): 1}
 
 
 def test_rearrangements_start_at_0_and_keep_their_last_duration() -> None:
@@ -325,7 +325,7 @@ def test_the_http_source_reads_experts_and_places_them_on_ranks(
     one.expect("k3_expert_balance_ratio", 1, model_name="K3", scope="rank")
     one.expect("k3_expert_balance_ratio", 0.5, model_name="K3", scope="expert")
     one.expect("k3_expert_hottest_load_ratio", 2, layer="0", expert="3", position="1")
-    one.expect("k3_expert_dead_count", 1)
+    one.expect("k3_experts_dead", 1)
     one.expect("k3_expert_ranks_expected", 2)
 
 
