@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -14,6 +15,9 @@ from k3observe.config.errors import ConfigError, Path, Problem
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_NODES = 500_000
+
+_MERGE = "tag:yaml.org,2002:merge"
+_UNFINISHED = object()
 
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -69,13 +73,29 @@ def load_yaml(text: str, name: str) -> Located:
     """
     if len(text) > MAX_BYTES:
         raise ConfigError([Problem("is larger than 1 MiB", file=name)])
-    loader = _Loader(text)
-    lines: dict[Path, int] = {(): 1}
-    problems: list[Problem] = []
-    try:
-        seen: set[int] = set()
+    with _parsing(text, name) as loader:
         node = loader.get_single_node()
-        data = None if node is None else _build(loader, node, (), lines, problems, seen, name)
+        return _Reader(loader, name).located(node)
+
+
+def load_documents(text: str, name: str) -> list[Located]:
+    """Parse every document of somebody else's YAML file, whose aliases stay shared and therefore small.
+
+    Raises ConfigError as ``load_yaml`` does.
+    """
+    found = []
+    with _parsing(text, name) as loader:
+        while loader.check_node():
+            found.append(_Reader(loader, name, aliases=True).located(loader.get_node()))
+    return found
+
+
+@contextmanager
+def _parsing(text: str, name: str) -> Iterator[Any]:
+    loader = None
+    try:
+        loader = _Loader(text)
+        yield loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = Problem(str(error.problem or error.context), file=name, line=mark.line + 1 if mark else 1)
@@ -85,41 +105,79 @@ def load_yaml(text: str, name: str) -> Located:
     except RecursionError:
         raise ConfigError([Problem("is nested too deeply", file=name)]) from None
     finally:
-        loader.dispose()
-    if problems:
-        raise ConfigError(problems)
-    return Located(data, name, lines)
+        if loader is not None:
+            loader.dispose()
 
 
-def _build(
-    loader: Any, node: Any, path: Path, lines: dict[Path, int], problems: list[Problem], seen: set[int], name: str
-) -> Any:
-    line = node.start_mark.line + 1
-    if id(node) in seen:
-        raise ConfigError([Problem("anchors and aliases are not accepted", path, file=name, line=line,
-                                   fix="write the value out")])  # fmt: skip
-    seen.add(id(node))
-    if len(path) > MAX_DEPTH or len(seen) > MAX_NODES:
-        raise ConfigError([Problem("is nested too deeply or too large", path, file=name, line=line)])
-    if isinstance(node, yaml.MappingNode):
+@dataclass
+class _Reader:
+    """Turns nodes into plain data, noting the line of each on the way."""
+
+    loader: Any
+    name: str
+    aliases: bool = False
+    lines: dict[Path, int] = field(default_factory=lambda: {(): 1})
+    problems: list[Problem] = field(default_factory=list)
+    built: dict[int, Any] = field(default_factory=dict)
+
+    def located(self, node: Any) -> Located:
+        data = None if node is None else self.value(node, ())
+        if self.problems:
+            raise ConfigError(self.problems)
+        return Located(data, self.name, self.lines)
+
+    def value(self, node: Any, path: Path) -> Any:
+        line = node.start_mark.line + 1
+        if id(node) in self.built:
+            if self.aliases and self.built[id(node)] is not _UNFINISHED:
+                return self.built[id(node)]
+            raise ConfigError([Problem("anchors and aliases are not accepted", path, file=self.name, line=line,
+                                       fix="write the value out")])  # fmt: skip
+        self.built[id(node)] = _UNFINISHED
+        if len(path) > MAX_DEPTH or len(self.built) > MAX_NODES:
+            raise ConfigError([Problem("is nested too deeply or too large", path, file=self.name, line=line)])
+        if isinstance(node, yaml.MappingNode):
+            data: Any = self.mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            data = []
+            for index, item in enumerate(node.value):
+                self.lines[(*path, index)] = item.start_mark.line + 1
+                data.append(self.value(item, (*path, index)))
+        else:
+            data = self.scalar(node, path)
+        self.built[id(node)] = data
+        return data
+
+    def scalar(self, node: Any, path: Path) -> Any:
+        # 2026-11-30 and 10:30 are dates and base-60 numbers to YAML 1.1; whoever writes them here means the text
+        if node.tag == "tag:yaml.org,2002:timestamp":
+            return node.value
+        try:
+            data = self.loader.construct_object(node)
+        except (ValueError, LookupError):  # what PyYAML raises for texts that do not fit their tag: 0x_, !!bool 2
+            problem = Problem("does not fit its YAML type", path, node.value, file=self.name,
+                              line=node.start_mark.line + 1)  # fmt: skip
+            raise ConfigError([problem]) from None
+        plain = isinstance(data, bool | str) or (isinstance(data, int | float) and ":" not in node.value)
+        return data if data is None or plain else node.value
+
+    def mapping(self, node: Any, path: Path) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key_line = key_node.start_mark.line + 1
-            key = loader.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
-                problems.append(Problem("keys are plain strings", path, key, file=name, line=key_line))
+            line = key_node.start_mark.line + 1
+            if self.aliases and key_node.tag == _MERGE:
+                value = self.value(value_node, (*path, "<<"))
+                for part in value if isinstance(value, list) else [value]:
+                    merged = (part if isinstance(part, dict) else {}) | merged
+                continue
+            key = self.scalar(key_node, path) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str) or key_node.tag == _MERGE:
+                self.problems.append(Problem("keys are plain strings", path, key, file=self.name, line=line))
                 continue
             if key in mapping:
-                problems.append(Problem("stands twice", (*path, key), file=name, line=key_line, fix="keep one of them"))
-            lines[(*path, key)] = key_line
-            mapping[key] = _build(loader, value_node, (*path, key), lines, problems, seen, name)
-        return mapping
-    if isinstance(node, yaml.SequenceNode):
-        items = []
-        for index, item in enumerate(node.value):
-            lines[(*path, index)] = item.start_mark.line + 1
-            items.append(_build(loader, item, (*path, index), lines, problems, seen, name))
-        return items
-    value = loader.construct_object(node)
-    # 2026-11-30 and 10:30 are dates and base-60 numbers to YAML 1.1; whoever writes them here means the text
-    return value if value is None or isinstance(value, bool | int | float | str) else node.value
+                self.problems.append(
+                    Problem("stands twice", (*path, key), file=self.name, line=line, fix="keep one of them"))
+            self.lines[(*path, key)] = line
+            mapping[key] = self.value(value_node, (*path, key))
+        return merged | mapping

@@ -89,8 +89,6 @@ def _combined(expr: Any, records: Mapping[str, Labels]) -> Labels:
         return left.also(modifier.group_labels or ())
     if modifier is not None and modifier.card == promql.VectorMatchCardinality.OneToMany:
         return right.also(modifier.group_labels or ())
-    if operator in ("==", "!=", "<", "<=", ">", ">=") and not (modifier and modifier.return_bool):
-        return _matched(left, modifier)
     return _matched(left, modifier)
 
 
