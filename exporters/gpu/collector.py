@@ -83,7 +83,7 @@ class GpuCollector:
         self._stop = threading.Event()
         self._problem: str | None = None
         self._count: int | None = None
-        self._v1_told = False
+        self._v1_told = threading.Lock()  # taken, once, by the first card that finds it out
 
     def start(self) -> None:
         """Start the threads."""
@@ -185,8 +185,8 @@ class GpuCollector:
             self._log.info("%s answers again", self._ledger.label(index))
         elif failed and before != "failed":
             self._log.warning("%s: some values cannot be read: %s", self._ledger.label(index), "; ".join(failed))
-        if not self._v1_told and any(s.memory and s.memory.reserved is None for s in reading.samples):
-            self._v1_told = True
+        older = any(sample.memory and sample.memory.reserved is None for sample in reading.samples)
+        if older and self._v1_told.acquire(blocking=False):
             self._log.warning("the driver is older than R510: used memory includes what the driver reserves")
 
     def _card_failed(self, index: int, error: str, uuid: str | None = None) -> None:

@@ -102,6 +102,7 @@ def test_a_driver_older_than_r510_counts_reserved_memory_as_used_and_the_log_say
     assert scrape.card(0, "memory_reserved_bytes") is None
     assert scrape.card(0, "temperature_celsius") == 35
     assert scrape.card(0, "throttled", reason="hw_slowdown") == 1
+    exporter.says("older than R510")
     assert exporter.log().count("older than R510") == 1
 
 
