@@ -35,6 +35,8 @@ class Settings:
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, Any], ...] = ()
+    uses: frozenset[str] = frozenset()
+    """Signals the alert takes when they are there, and they are."""
     reason: Text | None = None
 
 
@@ -86,20 +88,28 @@ class Plan:
         found = self.sources[service].get(signal)
         return found if isinstance(found, Entry) else None
 
+    def derives(self, service: str, signal: str) -> bool:
+        """Whether a recording rule works the signal out from others, rather than reading it from a source."""
+        derived = self.pack.derived.get(signal)
+        return (
+            derived is not None
+            and all(_meets(self.facts[service].get(fact), value) for fact, value in derived.when.items())
+            and all(self.has(service, need) for need in derived.needs)
+        )
+
     def has(self, service: str, signal: str) -> bool:
         """Whether a signal, recorded or derived, exists for a service."""
-        derived = self.pack.derived.get(signal)
-        if derived is not None and all(self.has(service, need) for need in derived.needs):
-            return True
-        return self.entry(service, signal) is not None
+        return self.derives(service, signal) or self.entry(service, signal) is not None
 
     def why_not(self, service: str, signal: str) -> Gap | None:
-        """The reason why a service lacks a signal."""
-        derived = self.pack.derived.get(signal)
-        if derived is not None:
-            return next((gap for need in derived.needs if (gap := self.why_not(service, need))), None)
+        """The reason why a service lacks a signal; None where it has it."""
+        if self.has(service, signal):
+            return None
         found = self.sources[service].get(signal)
-        return found if isinstance(found, Gap) else None
+        if isinstance(found, Gap):
+            return found
+        derived = self.pack.derived[signal]
+        return next((gap for need in derived.needs if (gap := self.why_not(service, need))), None)
 
     @cached_property
     def thresholds(self) -> dict[str, dict[str, float | None]]:
@@ -136,7 +146,7 @@ def plan(loaded: Loaded, catalogue: Catalogue, pack: Pack) -> Plan:
     ]  # fmt: skip
     if problems:
         raise loaded.error(*problems)
-    bare = Plan(config, catalogue, pack, _sources(config, catalogue, pack))
+    bare = Plan(config, catalogue, pack, _sources(config, catalogue))
     armed: list[Armed] = []
     blind: list[Blind] = []
     for alert in pack.alerts.values():
@@ -213,12 +223,21 @@ def _candidates(service: Service, signal: str) -> list[str]:
         return ["sidecar"] if service.kv_source == "sidecar" else engine
     if signal.startswith("expert"):
         return ["sidecar"] if "experts" in collect else engine
+    if signal == "exporter_up":
+        return ["prometheus"] if exporter_jobs(service) else []
     return [*engine, "prometheus", *(["sidecar"] if collect else [])]
 
 
-def _sources(config: Config, catalogue: Catalogue, pack: Pack) -> dict[str, Mapping[str, Entry | Gap]]:
+def exporter_jobs(service: Service) -> list[str]:
+    """The values of ``job`` under which the exporters beside a service's engines are scraped, that of devices first."""
+    accelerators = service.accelerators
+    own = [f"k3-{accelerators.source}"] if accelerators is not None and accelerators.source != "sidecar" else []
+    return own + (["k3-sidecar"] if service.sidecar.collect else [])
+
+
+def _sources(config: Config, catalogue: Catalogue) -> dict[str, Mapping[str, Entry | Gap]]:
     """Resolve every signal once for all services that look alike: a thousand replicas of one kind cost one."""
-    raw = [signal for signal in catalogue.signals if signal not in pack.derived]
+    raw = [name for name, signal in catalogue.signals.items() if not signal.derived_from]
     shared: dict[Any, Mapping[str, Entry | Gap]] = {}
     found = {}
     for service in config.services:
@@ -238,11 +257,14 @@ def _source(service: Service, signal: str, catalogue: Catalogue) -> Entry | Gap:
         if isinstance(found, Entry):
             return found
         gaps.append(found)
-    return next((gap for gap in gaps if gap.fix is not None), gaps[0]) if gaps else _no_accelerators(service, signal)
+    return next((gap for gap in gaps if gap.fix is not None), gaps[0]) if gaps else _no_exporter(service, signal)
 
 
-def _no_accelerators(service: Service, signal: str) -> Gap:
-    if service.accelerators is None:
+def _no_exporter(service: Service, signal: str) -> Gap:
+    if signal == "exporter_up":
+        reason = Text("no exporter runs beside the engine", "引擎旁没有部署 exporter")
+        fix = Text("add sidecar: {collect: [gpu]}", "加上 sidecar: {collect: [gpu]}")
+    elif service.accelerators is None:
         reason = Text("the configuration names no accelerators", "配置里没有写加速卡")
         fix = Text("add accelerators: {kind: …, per_node: …}", "加上 accelerators: {kind: …, per_node: …}")
     else:
@@ -275,7 +297,8 @@ def _arm(plan: Plan, alert: Alert, service: Service, problems: list[Problem]) ->
             return Blind(alert, service, gap.reason, gap.fix)
     threshold = derived_threshold(alert, known, plan.entry(service.name, alert.signals[0]) if alert.signals else None)
     own, path = _where(plan.config, service, alert.name)
-    settings = _settings(alert, threshold, stack_setting, setting, known)
+    uses = frozenset(signal for signal in alert.uses if plan.has(service.name, signal))
+    settings = _settings(alert, threshold, stack_setting, setting, known, uses)
     problems.extend(_threshold_problems(alert, settings, threshold, path if own else ("alerts", alert.name)))
     return Armed(alert, service, settings)
 
@@ -296,8 +319,9 @@ def _meets(actual: Any, wanted: Any) -> bool:
 
 
 def _settings(
-    alert: Alert, threshold: Threshold, stack: AlertSettings, service: AlertSettings, known: Mapping[str, Any]
-) -> Settings:
+    alert: Alert, threshold: Threshold, stack: AlertSettings, service: AlertSettings, known: Mapping[str, Any],
+    uses: frozenset[str],
+) -> Settings:  # fmt: skip
     def pick(name: str, default: Any) -> Any:
         values = [getattr(level, name) for level in (service, stack)]
         return next((value for value in values if value is not None), default)
@@ -312,6 +336,7 @@ def _settings(
         labels=tuple(sorted({**stack.labels, **service.labels}.items())),
         annotations=tuple(sorted({**stack.annotations, **service.annotations}.items())),
         facts=tuple((name, known.get(name)) for name in alert.facts),
+        uses=uses,
         reason=threshold.reason,
     )
 

@@ -10,8 +10,6 @@ from k3observe.catalogue.model import Entry, Text
 from k3observe.config.values import Duration
 from k3observe.rules.model import Alert
 
-GIB = 1 << 30
-
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
@@ -48,9 +46,10 @@ def _memory(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Thre
         return Threshold(round(value, 4), why, floor=reserved)
     if reserved > 0.95:
         why = Text(
-            f"the engine reserves {reserved:g}: less than 1 GiB free", f"引擎预留 {reserved:g}：看剩余是否不足 1 GiB"
+            f"the engine reserves {reserved:g}, which leaves no share to judge by: free memory decides",
+            f"引擎预留 {reserved:g}，使用率已无判断余地，改看空闲显存",
         )
-        return Threshold(reserved, why, params={"free_floor": float(GIB)}, floor=reserved - 1e-9)
+        return Threshold(None, why, floor=reserved)
     base = alert.threshold or 0.0
     value = max(base, reserved + min(0.03, (1 - reserved) / 2))
     why = Text(f"the engine reserves {reserved:g}", f"引擎预留 {reserved:g}")

@@ -65,6 +65,7 @@ class Input(_Part):
     signal: Name
     values: list[tuple[float | str, float | str]]
     labels: Mapping[str, str] = {}
+    each: Literal["replica"] | None = Field(None, description="replica: one such series for every expected replica")
 
 
 class Expected(_Part):
@@ -78,9 +79,11 @@ class Case(_Part):
     """One proof: what comes in, and what fires ``at`` minutes after the start."""
 
     case: str
+    when: str = Field("", description="Only where this holds, e.g. threshold is none")
     input: list[Input] = []
     at: list[float | str] = Field(min_length=1)
     fires: list[Expected] = []
+    quiet: list[float | str] = Field([], description="Minutes at which nothing fires, in a case that fires at others")
     variants: bool = Field(False, description="Repeat with the other spelling of the engine's metric names")
 
 
@@ -127,6 +130,7 @@ class Derived(_Part):
     record: MetricName
     needs: list[Name]
     uses: list[Name] = []
+    when: Mapping[str, Any] = Field({}, description="Facts of the services for which it is derived, not read")
     per: Literal["stack", "service"] = Field("stack", description="service: one rule a service, from its facts")
     expr: str
     labels: Mapping[str, str] = {}

@@ -74,6 +74,7 @@ def values(config: Config, alert: Alert, settings: Settings, sel: str) -> dict[s
         "for_": settings.for_,
         "params": dict(alert.params) | dict(settings.params),
         "facts": dict(settings.facts),
+        "uses": settings.uses,
         "rate_window": rate_window(config),
     }
 

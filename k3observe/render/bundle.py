@@ -31,24 +31,21 @@ def render(plan: Plan, only: frozenset[str] | None = None) -> Bundle:
 
 def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
     stack, interval = plan.config.stack, plan.config.prometheus.evaluation_interval
-    order: list[str] = []
     names: list[str] = []
 
     def group(name: str, entries: list[tuple[str, dict[str, object]]]) -> tuple[str, bytes]:
-        order.append(f"{stack}-{name}")
         names.append(f"{stack}-{name}.yml")
         text = f"groups:\n  - name: {stack}-{name}\n    interval: {interval}\n    rules:\n" + items(entries, 6)
         return f"prometheus/rules/{stack}-{name}.yml", (header(plan.config) + text).encode()
 
-    for domain, records in recording.groups(plan).items():
+    recorded = recording.groups(plan)
+    for domain, records in recorded.items():
         yield group(f"signals-{domain}", [(record.comment, record.document()) for record in records])
-    recorded = list(names)
     for part in plan.pack.groups:
         own = [rule for rule in rules if rule.alert in part.alerts]
         if not own:
             continue
         yield group(f"alerts-{part.group}", [(rule.comment(plan.config.language), rule.document()) for rule in own])
-        paths = [f"../rules/{name}" for name in (*recorded, names[-1])]
-        for alert, document in unittests.documents(plan, own, paths, [*order[: len(recorded)], order[-1]]):
+        for alert, document in unittests.documents(plan, own, f"{stack}-alerts-{part.group}", list(recorded)):
             yield f"prometheus/tests/{stack}-{alert}.yml", (header(plan.config) + to_yaml(document)).encode()
     yield from prometheus.files(plan, [f"rules/{name}" for name in names])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from k3observe.catalogue.expression import recording
 from k3observe.catalogue.model import Entry
-from k3observe.plan import Plan
+from k3observe.plan import Plan, exporter_jobs
 from k3observe.render.alerts import by_labels, rate_window
 from k3observe.render.selector import quoted, selector
 from k3observe.render.template import fill
@@ -42,7 +42,7 @@ def domain(signal: str, kind: str) -> str:
         return "experts"
     if signal.startswith("accelerator"):
         return "accelerators"
-    if signal in ("engine_up", "engines", "replicas_expected", "source_age", "source_freshness", "sidecar_up"):
+    if signal in ("engine_up", "engines", "replicas_expected", "exporter_up", "source_freshness", "source_up"):
         return "targets"
     return "latency" if kind == "histogram" else "requests"
 
@@ -51,14 +51,33 @@ def groups(plan: Plan) -> dict[str, list[Record]]:
     """Recording rules by domain, in the order in which domains build on each other."""
     found: dict[str, list[Record]] = {name: [] for name in DOMAINS}
     for name, signal in plan.catalogue.signals.items():
-        if name not in plan.pack.derived:
-            found[domain(name, signal.kind)].extend(_recorded(plan, name))
-    for name, derived in plan.pack.derived.items():
-        records = list(_derived(plan, name))
-        place = "fleet" if len({domain(need, "gauge") for need in derived.needs}) > 1 else domain(name, "gauge")
-        found[place].extend(records)
+        found[domain(name, signal.kind)].extend(_recorded(plan, name))
+    for name in plan.pack.derived:
+        found[place(plan, name)].extend(_derived(plan, name))
     found["fleet"].extend(_aliases(plan))
     return {name: records for name, records in found.items() if records}
+
+
+def place(plan: Plan, name: str) -> str:
+    """The domain in which a derived signal is recorded: after all that it is worked out from."""
+    signals, derived = plan.catalogue.signals, plan.pack.derived[name]
+    homes = {
+        place(plan, need) if need in plan.pack.derived else domain(need, signals[need].kind)
+        for need in (*derived.needs, *derived.uses)
+    }
+    return homes.pop() if len(homes) == 1 else "fleet"
+
+
+def domains(plan: Plan, signals: Iterable[str]) -> set[str]:
+    """The domains without which some signals are not recorded."""
+    found: set[str] = set()
+    for name in signals:
+        if name in plan.catalogue.signals:
+            found.add(domain(name, plan.catalogue.signals[name].kind))
+        if name in plan.pack.derived:
+            derived = plan.pack.derived[name]
+            found |= {place(plan, name), *domains(plan, (*derived.needs, *derived.uses))}
+    return found
 
 
 def base_labels(plan: Plan) -> list[str]:
@@ -71,16 +90,23 @@ def _recorded(plan: Plan, name: str) -> Iterator[Record]:
     shared: dict[int, tuple[Entry, list[str]]] = {}
     for service in plan.config.services:
         entry = plan.entry(service.name, name)
-        if entry is not None:
+        if entry is not None and not plan.derives(service.name, name):
             shared.setdefault(id(entry), (entry, []))[1].append(service.name)
     for entry, services in shared.values():
-        source = plan.catalogue.sources[entry.source]
-        job = "k3-engine" if entry.source == "prometheus" else source.job
-        matchers = f"{selector(plan.config, services)}, job={quoted(job)}"
+        jobs = {job: None for service in services for job in source_jobs(plan, service, entry)}
+        job = f"job={quoted(next(iter(jobs)))}" if len(jobs) == 1 else f"job=~{quoted('|'.join(jobs))}"
+        matchers = f"{selector(plan.config, services)}, {job}"
         window = str(rate_window(plan.config))
         for record, expr in recording(signal, entry, matchers, base_labels(plan), window):
             # the recorded name is the signal's, whatever window a slow scrape needs
             yield Record(record.replace(f":rate{window}", ":rate5m"), expr, comment=_warning(plan, entry))
+
+
+def source_jobs(plan: Plan, service: str, entry: Entry) -> list[str]:
+    """The values of ``job`` that an entry's series have."""
+    if entry.signal == "exporter_up":
+        return exporter_jobs(plan.services[service])
+    return ["k3-engine" if entry.source == "prometheus" else plan.catalogue.sources[entry.source].job]
 
 
 def _warning(plan: Plan, entry: Entry) -> str:
@@ -94,13 +120,14 @@ def _warning(plan: Plan, entry: Entry) -> str:
 
 def _derived(plan: Plan, name: str) -> Iterator[Record]:
     derived = plan.pack.derived[name]
-    services = [s.name for s in plan.config.services if all(plan.has(s.name, need) for need in derived.needs)]
+    services = [s.name for s in plan.config.services if plan.derives(s.name, name)]
     if not services:
         return
     common: dict[str, Any] = {
         "by": ", ".join(base_labels(plan)),
         "service_by": ", ".join(by_labels(plan.config)),
         "rate_window": rate_window(plan.config),
+        "identity": ", ".join(plan.config.identity_labels),
         "has": lambda signal: any(plan.has(service, signal) for service in services),
         "scrape_interval": plan.config.prometheus.scrape_interval,
     }

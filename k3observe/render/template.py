@@ -32,6 +32,7 @@ def environment() -> Environment:
         lstrip_blocks=True, keep_trailing_newline=False, autoescape=False,  # noqa: S701 - no markup is written
         finalize=lambda value: number(value) if isinstance(value, float) else value)  # fmt: skip
     env.filters["duration"] = lambda seconds: str(Duration.of(seconds))
+    env.filters["bytes"] = lambda value: shown(value, "bytes")
     env.filters["percent"] = lambda value: shown(value, "percent")
     return env
 
@@ -44,6 +45,11 @@ def _compiled(text: str) -> Template:
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """Fill a template; raises jinja2.UndefinedError for a name that is not given."""
     return _compiled(text).render(values).strip()
+
+
+def holds(condition: str, values: Mapping[str, Any]) -> bool:
+    """Whether a condition such as ``threshold is none`` holds; an empty one does."""
+    return not condition or bool(environment().compile_expression(condition)(**values))
 
 
 def number(value: float) -> str:

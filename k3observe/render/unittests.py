@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from k3observe.catalogue.expression import ExampleSeries, Spelling, example_histogram, example_series
 from k3observe.catalogue.model import Entry, Signal
 from k3observe.config.model import Service
+from k3observe.config.values import Duration
 from k3observe.plan import Plan
+from k3observe.render import recording
 from k3observe.render.alerts import Rule
 from k3observe.render.prometheus import labels as target_labels
-from k3observe.render.template import expand, number
+from k3observe.render.prometheus import sidecar_targets
+from k3observe.render.template import expand, holds, number
 from k3observe.rules.model import Case, Expected, Input
+
+Steps = list[tuple[float, int]]
 
 _DEFAULTS = {
     "engine": "0", "rank": "0", "device": "0", "vendor": "nvidia", "uuid": "GPU-5e1f0000-0000-4000-8000-000000000000",
@@ -27,44 +33,75 @@ _DEFAULTS = {
 }  # fmt: skip
 
 
-def documents(plan: Plan, rules: Sequence[Rule], rule_files: list[str], order: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (alert, promtool test file) for the rules of one alert each."""
-    interval = plan.config.prometheus.scrape_interval
+def documents(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (alert, promtool test file) for the rules of one alert each.
+
+    A test loads the alert's group and the groups that record its signals, and no others: promtool evaluates every rule
+    it has loaded at every step. ``recorded`` are the domains that are recorded at all, in order.
+    """
     by_alert: dict[str, list[Rule]] = {}
     for rule in rules:
         by_alert.setdefault(rule.alert.name, []).append(rule)
     for name, alike in by_alert.items():
-        cases = [test for rule in alike for test in _tests(plan, rule)]
+        step = _step(plan, alike)
+        cases = [test for rule in alike for test in _tests(plan, rule, step)]
         if cases:
+            alert = alike[0].alert
+            inputs = {item.signal for case in alert.tests for item in case.input}
+            needed = recording.domains(plan, inputs | {*alert.signals, *alert.uses})
+            order = [*(f"{plan.config.stack}-signals-{name}" for name in recorded if name in needed), group]
             yield name, {
-                "rule_files": rule_files,
-                "evaluation_interval": str(plan.config.prometheus.evaluation_interval),
+                "rule_files": [f"../rules/{name}.yml" for name in order],
+                "evaluation_interval": str(Duration.of(step)),
                 "group_eval_order": order,
-                "tests": [{"interval": str(interval), **case} for case in cases],
+                "tests": [{"interval": str(Duration.of(step)), **case} for case in cases],
             }
 
 
-def _tests(plan: Plan, rule: Rule) -> Iterator[dict[str, Any]]:
+def _step(plan: Plan, rules: Sequence[Rule]) -> float:
+    """Seconds between samples and evaluations of a test: as in production, but not finer than the windows need.
+
+    Promtool evaluates every step of hours, which at a scrape interval of a second would take minutes.
+    """
+    windows = [rule.settings.window.seconds for rule in rules if rule.settings.window]
+    return max(plan.config.prometheus.scrape_interval.seconds, min(15.0, min(windows, default=60.0) // 4))
+
+
+def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
     service = plan.services[rule.services[0]]
+    facts = plan.facts[service.name]
+    known = {
+        "threshold": rule.settings.threshold, "params": dict(rule.settings.params), "facts": facts,
+        "for_": rule.settings.for_.seconds / 60, "devices": facts["accelerators_per_node"] or 8,
+    }  # fmt: skip
     for case in rule.alert.tests:
         spellings: tuple[Spelling, ...] = ("colon", "underscore") if case.variants else ("colon",)
         for spelling in spellings:
-            if case.input and not all(plan.entry(service.name, item.signal) for item in case.input):
-                continue
-            yield _test(plan, rule, service, case, spelling)
+            if all(plan.has(service.name, item.signal) for item in case.input) and holds(case.when, known):
+                test = _test(plan, rule, service, case, known, step, spelling)
+                if test is not None:
+                    yield test
 
 
-def _test(plan: Plan, rule: Rule, service: Service, case: Case, spelling: Spelling) -> dict[str, Any]:
-    known = {
-        "threshold": rule.settings.threshold, "params": dict(rule.settings.params), "facts": dict(rule.settings.facts),
-        "for_": rule.settings.for_.seconds / 60,
-    }  # fmt: skip
-    step = plan.config.prometheus.scrape_interval.seconds
+def _test(
+    plan: Plan, rule: Rule, service: Service, case: Case, known: Mapping[str, Any], step: float, spelling: Spelling
+) -> dict[str, Any] | None:
+    """One test; None where the service's source has no series with the labels of the case."""
     series: dict[str, str] = {}
-    for item in case.input:
-        for text, values in _series(plan, service, item, known, step, spelling):
+    # what is worked out from other signals is not fed
+    inputs = [item for item in case.input if plan.entry(service.name, item.signal)
+              and not plan.derives(service.name, item.signal)]  # fmt: skip
+    for item in inputs:
+        steps = _steps(item, known, step)
+        for other in _included(plan, service, item, inputs):
+            steps = _minus(steps, _steps(other, known, step))
+        given = list(_series(plan, service, item, steps, step, spelling))
+        if not given:
+            return None
+        for text, values in given:
             series.setdefault(text, values)
     suffix = "" if spelling == "colon" else ", names with underscores"
+    moments = [(at, case.fires) for at in case.at] + [(at, []) for at in case.quiet]
     return {
         "name": f"{rule.alert.name} ({service.name}): {case.case}{suffix}",
         "input_series": [{"series": text, "values": values} for text, values in sorted(series.items())],
@@ -72,11 +109,18 @@ def _test(plan: Plan, rule: Rule, service: Service, case: Case, spelling: Spelli
             {
                 "eval_time": f"{round(evaluate(at, known) * 60)}s",
                 "alertname": rule.alert.name,
-                "exp_alerts": [_expected(plan, rule, service, case, fires, known) for fires in case.fires],
+                "exp_alerts": [_expected(plan, rule, service, case, expected, known) for expected in fires],
             }
-            for at in case.at
+            for at, fires in moments
         ],
     }
+
+
+def _included(plan: Plan, service: Service, item: Input, inputs: Sequence[Input]) -> list[Input]:
+    """Inputs that are a part of this one's value and come from the same raw metric."""
+    entry = plan.entry(service.name, item.signal)
+    parts = entry.includes if entry is not None else ()
+    return [other for other in inputs if other.signal in parts and other.labels == item.labels]
 
 
 def _expected(
@@ -85,58 +129,118 @@ def _expected(
     labels = dict(rule.labels)
     if rule.alert.signals:
         first = case.input[0].labels if case.input else {}
-        full = series_labels(plan, service) | dict(first) | dict(fires.labels)
+        full = series_labels(plan, service, _job(plan, service, case.input[0].signal)) | dict(first)
+        full |= dict(fires.labels)
         labels |= {name: full[name] for name in rule.by if full.get(name)}
     value = evaluate(fires.value, known)
     annotations = {name: expand(text, labels, value) for name, text in rule.annotations.items()}
     return {"exp_labels": dict(sorted(labels.items())), "exp_annotations": annotations}
 
 
-def series_labels(plan: Plan, service: Service) -> dict[str, str]:
+def _job(plan: Plan, service: Service, signal: str) -> str:
+    entry = plan.entry(service.name, signal)
+    return recording.source_jobs(plan, service.name, entry)[0] if entry is not None else "k3-engine"
+
+
+def series_labels(plan: Plan, service: Service, job: str) -> dict[str, str]:
     """Labels that a service's series have in tests: the target's, and the first engine and device."""
     config = plan.config
     identity = {name: config.external_labels.get(name, f"{name}-a") for name in config.identity_labels}
     ascend = service.accelerators is not None and service.accelerators.kind == "ascend"
     device = {"vendor": "ascend", "device": "0-0", "uuid": "0000:C1:00.0", "kind": "error_code"} if ascend else {}
-    instance = service.targets[0] if service.targets else f"{service.name}-0:8000"
     return {
-        **_DEFAULTS, **device, **identity, "instance": instance,
-        "model_name": str(plan.facts[service.name]["model_name"]), **target_labels(config, service, "k3-engine"),
+        **_DEFAULTS, **device, **identity, "instance": instances(plan, service, job)[0],
+        "model_name": str(plan.facts[service.name]["model_name"]), **target_labels(config, service, job),
     }  # fmt: skip
 
 
+def instances(plan: Plan, service: Service, job: str) -> list[str]:
+    """Addresses of a service's targets: those of the configuration, then made up for as many replicas as expected."""
+    accelerators = service.accelerators
+    listed = list(service.targets)
+    if job == "k3-sidecar" and (service.targets or service.sidecar.targets):
+        listed = sidecar_targets(service)
+    elif job != "k3-engine" and accelerators is not None:
+        listed = list(accelerators.targets)
+    wanted = max(1, plan.facts[service.name]["replicas_expected"] or 1)
+    port = {"k3-engine": 8000, "k3-sidecar": service.sidecar.port}.get(job, 9400)
+    return [*listed, *(f"{service.name}-{number}:{port}" for number in range(len(listed), wanted))][:wanted]
+
+
 def _series(
-    plan: Plan, service: Service, item: Input, known: Mapping[str, Any], step: float, spelling: Spelling
+    plan: Plan, service: Service, item: Input, steps: Steps, step: float, spelling: Spelling
 ) -> Iterator[tuple[str, str]]:
     entry, signal = plan.entry(service.name, item.signal), plan.catalogue.signals[item.signal]
     assert entry is not None
-    labels = _target(plan, service, signal, entry) | dict(item.labels)
-    steps = [(evaluate(value, known), max(1, round(evaluate(minutes, known) * 60 / step)))
-             for value, minutes in item.values]  # fmt: skip
-    if signal.kind == "histogram":
-        yield from _histogram(signal, entry, labels, steps, step, spelling)
-        return
-    for row in example_series(signal, entry, labels, spelling):
-        yield row.series, _values(row, signal.kind == "counter", steps, step, entry.terms[0].type == "summary")
+    job = _job(plan, service, item.signal)
+    places = instances(plan, service, job) if item.each == "replica" else instances(plan, service, job)[:1]
+    for place in places:
+        labels = {**_target(plan, service, signal, job), "instance": place, **_constants(entry, signal), **item.labels}
+        if signal.kind == "histogram":
+            yield from _histogram(signal, entry, labels, steps, step, spelling)
+            continue
+        rows = _counted(example_series(signal, entry, labels, spelling), steps)
+        for row in rows:
+            yield row.series, _values(row, signal.kind == "counter", steps, step, entry.terms[0].type == "summary")
 
 
-def _target(plan: Plan, service: Service, signal: Signal, entry: Entry) -> dict[str, str]:
-    """Labels of the target that serves this entry, and of the signal."""
-    full = series_labels(plan, service)
-    source = plan.catalogue.sources[entry.source]
-    job = "k3-engine" if entry.source == "prometheus" else source.job
+def _constants(entry: Entry, signal: Signal) -> dict[str, str]:
+    """Labels of a signal that are the same on every series of the source."""
+    return {name: label.constant for name, label in entry.labels.items() if label.constant and name in signal.labels}
+
+
+def _counted(rows: list[ExampleSeries], steps: Steps) -> list[ExampleSeries]:
+    """Where the signal counts series, as many as it must count; those beyond the examples are made after the last."""
+    last = rows[-1] if rows else None
+    if last is None or not last.from_count:
+        return rows
+    wanted = int(max((value for value, _ in steps if value == value), default=0))
+    number = str(last.from_count - 1)
+    more = [
+        last._replace(series=re.sub(rf'(?<=["-]){number}(?=")', str(index), last.series), from_count=index + 1)
+        for index in range(last.from_count, wanted)
+    ]  # fmt: skip
+    return [*rows, *more]
+
+
+def _target(plan: Plan, service: Service, signal: Signal, job: str) -> dict[str, str]:
+    """Labels of the target that serves a signal, and of the signal."""
+    full = series_labels(plan, service, job)
     names = {*target_labels(plan.config, service, job), *plan.config.identity_labels, "instance", *signal.labels}
     names.discard("le")
     return {name: full[name] for name in names if name in full} | {"job": job}
 
 
-def _values(row: ExampleSeries, counter: bool, steps: Sequence[tuple[float, int]], step: float, summary: bool) -> str:
+def _steps(item: Input, known: Mapping[str, Any], step: float) -> Steps:
+    """Values of the signal and for how many scrapes they hold."""
+    return [(evaluate(value, known), max(1, round(evaluate(minutes, known) * 60 / step)))
+            for value, minutes in item.values]  # fmt: skip
+
+
+def _minus(whole: Steps, part: Steps) -> Steps:
+    """A value less a part of it, which counts as 0 where it is absent."""
+    left = [value for value, count in part for _ in range(count)]
+    found: Steps = []
+    position = 0
+    for value, count in whole:
+        for _ in range(count):
+            taken = left[position] if position < len(left) else 0.0
+            rest = value - taken if taken == taken else value
+            position += 1
+            if found and (found[-1][0] == rest or (found[-1][0] != found[-1][0] and rest != rest)):
+                found[-1] = (rest, found[-1][1] + 1)
+            else:
+                found.append((rest, 1))
+    return found
+
+
+def _values(row: ExampleSeries, counter: bool, steps: Steps, step: float, summary: bool) -> str:
     """Promtool's notation: a gauge stands still, a counter grows by its rate, ``absent`` leaves samples out."""
     parts: list[str] = []
     total, now = 0.0, 0.0
     for value, count in steps:
-        if value != value:
-            parts.append(f"_x{count}")
+        if value != value or value < row.from_count:
+            parts.append(_gone(count))
             now += count * step
             continue
         raw = row.factor * value + row.offset
@@ -152,6 +256,11 @@ def _values(row: ExampleSeries, counter: bool, steps: Sequence[tuple[float, int]
     return " ".join(parts)
 
 
+def _gone(count: int) -> str:
+    """A series that a scrape no longer has ends with a marker, as Prometheus writes it."""
+    return f"stale _x{count - 1}" if count > 1 else "stale"
+
+
 def _run(start: float, growth: float, count: int) -> str:
     if growth == 0:
         return f"{number(start)}x{count - 1}" if count > 1 else number(start)
@@ -159,7 +268,7 @@ def _run(start: float, growth: float, count: int) -> str:
 
 
 def _histogram(
-    signal: Signal, entry: Entry, labels: Mapping[str, str], steps: Sequence[tuple[float, int]], step: float,
+    signal: Signal, entry: Entry, labels: Mapping[str, str], steps: Steps, step: float,
     spelling: Spelling,
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
     """One request a second, each as long as the value says."""
@@ -170,7 +279,7 @@ def _histogram(
         for row in example_histogram(signal, entry, 0.0 if absent else max(value, 0.0), labels, spelling):
             growth = 0.0 if value < 0 else row.factor * step
             start = totals.get(row.series, 0.0)
-            parts.setdefault(row.series, []).append(f"_x{count}" if absent else _run(start, growth, count))
+            parts.setdefault(row.series, []).append(_gone(count) if absent else _run(start, growth, count))
             totals[row.series] = start if absent else start + growth * count
     for series, runs in parts.items():
         yield series, " ".join(runs)
