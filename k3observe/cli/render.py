@@ -43,7 +43,7 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     if stdout:
         for path, content in files.items():
             click.echo(f"---\n# Source: {path}")
-            click.get_binary_stream("stdout").write(content)
+            sys.stdout.buffer.write(content)
         return 0
     if check or diff:
         return _compare(folder, files, wanted, diff)
