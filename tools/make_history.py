@@ -50,10 +50,8 @@ PYTHON_ONLY = re.compile(
     r"^vllm:(?:engine_sleep_state|cache_config_info|mm_cache_.*|admission_rejections_total|"
     r"num_requests_kv_fetch_by_stage|kv_offload_.*|websocket_.*)$"
 )
-IMPLICIT = {
-    "vllm": {"model_name", "engine"},
-    "sglang": {"model_name", "engine_type", "tp_rank", "pp_rank", "moe_ep_rank", "dp_rank", "le"},
-}
+# SGLang makes these at 0 when it starts; its other counters and histograms come with their first event
+SEEDED = {"sglang:prefill_effective_tokens_total", "sglang:dp_attention_tokens_total"}
 
 
 def rows(survey: Path) -> dict[str, list[str]]:
@@ -109,7 +107,8 @@ def main(folder: Path) -> None:
                 for version, names in expositions
                 if low <= version <= high and (visible is None or version < visible)
             ]
-            presence = ("python" if PYTHON_ONLY.match(name) else "always") if seen and all(seen) else ""
+            presence = "python" if PYTHON_ONLY.match(name) else "seeded" if name in SEEDED else "always"
+            presence = presence if seen and all(seen) else ""
             lines.append(
                 "\t".join((name, kind, first, "" if last == "now" else last, HIDDEN.get(name, ""), presence, labels))
             )

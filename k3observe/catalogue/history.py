@@ -21,8 +21,9 @@ _SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
 class Metric:
     """A metric family: the first and the last surveyed release that has it (None: the newest still has it).
 
-    From ``hidden`` on only a flag shows it. ``presence`` is "always" where every exposition of these releases has it,
-    "python" where those of the Python frontend do, "" where that is not known or depends on flags and traffic.
+    From ``hidden`` on only a flag shows it. ``presence`` is "always" where every exposition of these releases has it
+    under load, "seeded" where even an idle server does, "python" where those of the Python frontend do, "" where that
+    is not known or depends on flags and traffic.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Metric:
     first: Version
     last: Version | None
     hidden: Version | None
-    presence: Literal["always", "python", ""]
+    presence: Literal["always", "seeded", "python", ""]
     labels: tuple[str, ...]
 
     def exists(self, version: Version) -> bool:

@@ -134,7 +134,7 @@ def _lacks(release: Version, table: History, there: Mapping[str, Metric], late: 
     for metric in table.metrics.values():
         if not metric.presence or metric.name in there or (rust and metric.presence == "python"):
             continue
-        if late and metric.type != "gauge":
+        if late and metric.type != "gauge" and metric.presence != "seeded":
             continue
         if metric.visible(release):
             return True

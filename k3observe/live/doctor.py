@@ -213,8 +213,10 @@ def _nowhere(signals: Sequence[Finding], readings: Sequence[Reading], catalogue:
     """Signals that no source given could ever tell, and another could: those of other engines are left out."""
     told = {row.signal for row in signals}
     kinds = {catalogue.sources[reading.identity.source].kind for reading in readings}
-    others = {entry.signal for source in catalogue.sources.values() if source.kind not in kinds or source.kind == "exporter"
-        for entry in source.entries}  # fmt: skip
+    others: set[str] = set()
+    for source in catalogue.sources.values():
+        if source.kind not in kinds or source.kind == "exporter":
+            others.update(entry.signal for entry in source.entries)
     return [Finding(name, "", "missing", reason=reason, fix=fix)
             for name in catalogue.signals if name in others and name not in told
             for reason, fix in (_no_source(name),)]  # fmt: skip
