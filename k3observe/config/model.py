@@ -437,6 +437,10 @@ class Config(Section):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise ValueError(f"service {name!r} stands twice")
+        for service in self.services:
+            unknown = set(service.accelerators.nodes.values()) - set(names) if service.accelerators else ()
+            if unknown:
+                raise ValueError(f"accelerators.nodes of {service.name!r} names no service: {min(unknown)!r}")
         taken = OWN_LABELS & {*self.external_labels, *self.identity_labels}
         if taken:
             raise ValueError(f"the label {min(taken)!r} is k3observe's own; choose another name")

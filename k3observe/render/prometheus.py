@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from k3observe.catalogue.version import Version
-from k3observe.config.model import Config, Discovery, Service
+from k3observe.config.model import Accelerators, Config, Discovery, Service
 from k3observe.plan import Plan
 from k3observe.render.text import header, to_yaml
 
@@ -198,7 +198,17 @@ def _targets(plan: Plan) -> dict[str, list[dict[str, Any]]]:
         accelerators = service.accelerators
         if accelerators is not None and accelerators.source != "sidecar":
             job = plan.catalogue.sources[accelerators.source].job
-            put(f"{job}.yml", list(accelerators.targets), service, job)
+            for owner, targets in _owners(plan, service, accelerators).items():
+                put(f"{job}.yml", targets, plan.services[owner], job)
+    return found
+
+
+def _owners(plan: Plan, service: Service, accelerators: Accelerators) -> dict[str, list[str]]:
+    """Collectors by the service whose devices they read: ``nodes`` says it for a host that another service uses."""
+    found: dict[str, list[str]] = {}
+    for target in accelerators.targets:
+        owner = accelerators.nodes.get(target.rpartition(":")[0], service.name)
+        found.setdefault(owner, []).append(target)
     return found
 
 
