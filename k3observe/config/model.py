@@ -24,7 +24,10 @@ from k3observe.config.values import (
     Port,
     Quantity,
     Target,
+    TimeRange,
     Url,
+    Weekdays,
+    Zone,
 )
 
 OWN_LABELS = frozenset(
@@ -32,6 +35,9 @@ OWN_LABELS = frozenset(
 )
 
 Severity = Literal["critical", "warning", "info", "none"]
+Route = Literal[
+    "scale_out", "rebalance", "replace_device", "restart_engine", "investigate", "critical", "warning", "info"
+]
 Role = Literal["unified", "prefill", "decode"]
 Language = Literal["en", "zh-CN"]
 Collect = Literal["gpu", "npu", "experts", "kv-cache"]
@@ -364,18 +370,18 @@ class Receiver(Section):
 class Mute(Section):
     """A time in which notifications are held back (Alertmanager time_intervals)."""
 
-    weekdays: list[str] = []
-    times: list[str] = Field([], description='e.g. ["02:00-06:00"]')
-    location: str = "UTC"
-    actions: list[str] = Field([], description="Actions and severities it mutes; empty: all but critical")
+    weekdays: list[Weekdays] = Field([], description="e.g. [saturday, monday:friday]; empty: every day")
+    times: list[TimeRange] = Field([], description='e.g. ["02:00-06:00"]; empty: all day')
+    location: Zone = Field("UTC", description="Time zone of the times")
+    actions: list[Route] = Field([], description="Actions and severities it mutes; empty: all but critical")
 
 
 class Notify(Section):
     """Receivers, and which action or severity goes to which."""
 
     receivers: dict[Name, Receiver] = {}
-    routes: dict[Literal["scale_out", "rebalance", "replace_device", "restart_engine", "investigate",
-                         "critical", "warning", "info", "watchdog", "default"], Name] = {}  # fmt: skip
+    routes: dict[Route | Literal["watchdog", "default"], Name] = Field(
+        {}, description="Action, severity, watchdog or default to the receiver; all that match are notified")
     group_wait: Duration = Duration("30s")
     group_interval: Duration = Duration("5m")
     repeat_interval: Duration = Duration("4h")
@@ -418,7 +424,7 @@ class Config(Section):
     stack: Name = Field(description="Name of the stack: label, prefix of files and dashboards")
     services: list[Service] = Field(min_length=1)
     language: Language = "en"
-    timezone: str = "UTC"
+    timezone: Zone = Field("UTC", description="Zone of times in messages to people")
     external_labels: dict[LabelName, LabelValue] = {}
     identity_labels: list[LabelName] = Field([], description="Labels kept in every aggregation, e.g. [cluster]")
     runbook_base_url: Url | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -107,6 +108,35 @@ def _target(value: object) -> str:
     return value
 
 
+DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+
+
+def _weekdays(value: str) -> str:
+    days = value.lower().split(":")
+    if len(days) > 2 or not all(day in DAYS for day in days):
+        raise ValueError("is no weekday or range; write saturday or monday:friday")
+    if DAYS.index(days[0]) > DAYS.index(days[-1]):
+        raise ValueError(f"runs backwards, weeks start on sunday; write {days[0]} and {days[1]} as two items")
+    return value.lower()
+
+
+def _time_range(value: str) -> str:
+    match = re.fullmatch(r"(\d\d:[0-5]\d)-(\d\d:[0-5]\d)", value)
+    if not match or match[2] > "24:00":
+        raise ValueError("is no time of day; write 02:00-06:00")
+    if match[1] >= match[2]:
+        raise ValueError(f"runs over midnight; write {match[1]}-24:00 and 00:00-{match[2]} as two items")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("is no time zone that this machine knows; write e.g. Asia/Shanghai, or install tzdata") from None
+    return value
+
+
 def _url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.netloc or re.search(r"[\s\"'<>\\{}]", value):
@@ -139,6 +169,9 @@ LabelValue = Annotated[
 MetricName = Annotated[str, _matches(r"[A-Za-z_:][A-Za-z0-9_:]*", "is no metric name")]
 Target = Annotated[str, BeforeValidator(_target, json_schema_input_type=str)]
 Url = Annotated[str, AfterValidator(_url)]
+Weekdays = Annotated[str, AfterValidator(_weekdays)]
+TimeRange = Annotated[str, AfterValidator(_time_range)]
+Zone = Annotated[str, AfterValidator(_zone)]
 Port = Annotated[int, AfterValidator(_port)]
 AbsolutePath = Annotated[str, _matches(r"/[^\x00-\x1f]*", "must be an absolute path")]
 HttpPath = Annotated[str, _matches(r"/[A-Za-z0-9._~/\-]*", "must start with / and be a plain path")]
