@@ -133,7 +133,9 @@ def _zone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError("is no time zone that this machine knows; write e.g. Asia/Shanghai, or install tzdata") from None
+        raise ValueError(
+            "is no time zone that this machine knows; write e.g. Asia/Shanghai, or install tzdata"
+        ) from None
     return value
 
 
