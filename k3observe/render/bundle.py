@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from k3observe.plan import Plan
-from k3observe.render import alertmanager, alerts, prometheus, recording, runbooks, unittests
+from k3observe.render import alertmanager, alerts, grafana, prometheus, recording, runbooks, unittests
 from k3observe.render.alerts import Rule
 from k3observe.render.text import header, items, to_yaml
 
@@ -24,6 +24,8 @@ def render(plan: Plan, only: frozenset[str] | None = None) -> Bundle:
         files |= dict(_prometheus(plan, rules))
     if "alertmanager" in wanted:
         files |= dict(alertmanager.files(plan))
+    if "grafana" in wanted:
+        files |= dict(grafana.files(plan))
     if "runbooks" in wanted:
         files |= dict(runbooks.files(plan, rules))
     return dict(sorted(files.items()))

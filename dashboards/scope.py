@@ -1,0 +1,123 @@
+"""A stack's view of a dashboard: its selectors, its thresholds, and why something is empty."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from k3observe.catalogue.model import Text
+from k3observe.dashboards.model import Board, Limit, Panel, Query, Row
+from k3observe.plan import Plan
+from k3observe.render.selector import quoted
+
+COLUMNS = 24
+_SELECTOR = re.compile(r"\{([SIE])([,}])")
+_SERVICE = re.compile(r"\b(by|on|without) \(service\b")
+_RECORDED = re.compile(r"\bk3:[a-z0-9_]+:[a-z0-9_]+")
+
+
+class Scope:
+    """What a plan makes of a board's panels."""
+
+    def __init__(self, plan: Plan, board: Board) -> None:
+        self.plan, self.board = plan, board
+        self.language = plan.config.language
+        chosen = f"stack={quoted(plan.config.stack)},service=~\"$service\""
+        chosen += "".join(f',{label}=~"${label}"' for label in plan.config.identity_labels)
+        instance = ',instance=~"$instance"' if board.instances else ""
+        engine = ',engine=~"$engine"' if self.engine_series else ""
+        self._selectors = {"S": chosen, "I": chosen + instance, "E": chosen + instance + engine}
+        self._identity = "".join(f"{label}, " for label in plan.config.identity_labels)
+        self._legend = "".join(f"{{{{{label}}}}} " for label in plan.config.identity_labels) + "{{service}}"
+
+    def text(self, text: Text) -> str:
+        """A text in the stack's language."""
+        return text.get(self.language)
+
+    def expr(self, expr: str) -> str:
+        """An expression with its selectors filled in."""
+        expr = _SELECTOR.sub(lambda match: "{" + self._selectors[match[1]] + match[2], expr)
+        return _SERVICE.sub(rf"\1 ({self._identity}service", expr)
+
+    def legend(self, legend: str | Text) -> str:
+        """What the series of a query are called."""
+        text = legend if isinstance(legend, str) else self.text(legend)
+        return text.replace("{{service}}", self._legend)
+
+    @cached_property
+    def engine_series(self) -> str:
+        """The series that tells which engines there are, if any does."""
+        found = next((name for name in self.board.engines if name in self.plan.signals), None)
+        return self.plan.catalogue.signals[found].series if found else ""
+
+    def has(self, needs: Sequence[str]) -> bool:
+        """Whether some service has all of these signals."""
+        return not needs or any(self._has_all(service, needs) for service in self.plan.services)
+
+    def _has_all(self, service: str, needs: Sequence[str]) -> bool:
+        return all(self.plan.has(service, signal) for signal in needs)
+
+    def queries(self, panel: Panel) -> list[Query]:
+        """A panel's queries without those whose signals the stack lacks."""
+        return [query for query in panel.queries if self.has(query.needs)]
+
+    def rows(self) -> Iterator[tuple[Row, list[Panel]]]:
+        """Rows with the panels that stay; a row without any is left out."""
+        for row in self.board.rows:
+            panels = [panel for panel in row.panels if self.has(panel.needs)]
+            if panels:
+                yield row, panels
+
+    def limits(self, limits: Sequence[Limit]) -> list[tuple[float, str]]:
+        """Numbers and colours of limits, ascending, each number once; alerts that are not armed give none."""
+        found: dict[float, str] = {}
+        for limit in limits:
+            for value in [limit.value] if limit.value is not None else self._configured(limit):
+                found[value] = limit.colour
+        return sorted(found.items())
+
+    def _configured(self, limit: Limit) -> Iterator[float]:
+        for armed in self.plan.armed:
+            if armed.alert.name == limit.alert:
+                settings = armed.settings
+                value = dict(settings.params).get(limit.param) if limit.param else settings.threshold
+                if value is not None:
+                    yield value
+
+    def idle(self, panel: Panel) -> str:
+        """What an empty panel says: nothing happens, and which services cannot show anything, and why."""
+        lines = [self.text(panel.idle)]
+        for reason, services in self._reasons(panel).items():
+            lines.append(f"{', '.join(services[:5])}{' …' if len(services) > 5 else ''}: {reason}")
+        return "\n".join(lines)
+
+    def _reasons(self, panel: Panel) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for service in self.plan.services:
+            for signal in panel.needs:
+                gap = self.plan.why_not(service, signal)
+                if gap is not None:
+                    fix = f" ({self.text(gap.fix)})" if gap.fix else ""
+                    found.setdefault(self.text(gap.reason) + fix, []).append(service)
+                    break
+        return found
+
+    def about(self, panel: Panel) -> str:
+        """A panel's description: what it means and what to do, and the series behind it."""
+        series = dict.fromkeys(name for query in self.queries(panel) for name in _RECORDED.findall(query.expr))
+        lines = [self.text(panel.about)]
+        if series:
+            head = {"en": "Signals", "zh-CN": "指标"}[self.language]
+            lines.append(f"{head}: " + ", ".join(f"`{name}`" for name in series))
+        return "\n\n".join(lines)
+
+
+def widths(panels: Sequence[Panel]) -> list[int]:
+    """Columns of panels side by side: their shares of the whole, without a gap."""
+    total, used, found = sum(panel.width for panel in panels), 0, []
+    for panel in panels:
+        end = round(COLUMNS * (used + panel.width) / total)
+        found.append(end - round(COLUMNS * used / total))
+        used += panel.width
+    return found
