@@ -25,7 +25,7 @@ TORCH = "torch==2.13.0"
 IMPORTS = (
     "numpy", "packaging", "psutil", "pyzmq", "urllib3", "regex", "pydantic", "cbor2", "transformers", "aiohttp",
     "requests", "openai_harmony", "openai", "pillow", "pybase64", "cachetools", "msgspec", "cloudpickle", "uvloop",
-    "py-cpuinfo", "prometheus_client", "xgrammar", "fastapi", "partial_json_parser", "llguidance", "gguf",
+    "py-cpuinfo", "prometheus_client", "xgrammar", "fastapi", "partial_json_parser", "llguidance", "gguf", "blake3",
     "setuptools>=77",
 )
 COMPARED = ("sync", "sync-logged", "observe-only")
@@ -38,7 +38,7 @@ def _python() -> Path:
     python = CACHE / "venv-torch" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", CACHE / "venv-torch"], check=True)
-    known = subprocess.run([python, "-c", "import torch, transformers, gguf, xgrammar"], capture_output=True)
+    known = subprocess.run([python, "-c", "import torch, transformers, gguf, xgrammar, blake3"], capture_output=True)
     if known.returncode:
         _pip(python, TORCH)
         _pip(python, TORCH, *IMPORTS)

@@ -12,6 +12,8 @@ from k3observe.exporters.vllm_plugin.fileformat import FormatError, Publication
 
 MAX_ENTRIES = 4096
 MAX_FILES = 1024
+MAX_TOTAL_BYTES = 256 << 20
+"""Of all files together; 16 ranks of 92 layers x 896 experts have 18 MiB."""
 DEAD_SECONDS = 4 * fileformat.HEARTBEAT_SECONDS
 """A writer touches its file every heartbeat; one that missed four is dead."""
 
@@ -43,6 +45,7 @@ class Directory:
         alive: set[Place] = set()
         seen: dict[str, tuple[int, int, int]] = {}
         notes: list[str] = []
+        left = MAX_TOTAL_BYTES
         for name in self._names(notes):
             place = fileformat.parse_name(name)
             if place is None:
@@ -51,6 +54,11 @@ class Directory:
                 status = os.stat(self._path / name, follow_symlinks=False)
             except OSError:
                 continue  # removed since it was listed
+            left -= status.st_size
+            if left < 0:
+                notes.append(f"{self._path}: more than {MAX_TOTAL_BYTES} bytes in all: "
+                             f"{name} and those after it are not read")
+                break
             version = (status.st_ino, status.st_mtime_ns, status.st_size)
             if abs(now - status.st_mtime) <= DEAD_SECONDS:
                 alive.add(place)
@@ -62,6 +70,8 @@ class Directory:
                 publication = self._file(name)
                 if (publication.instance, publication.pp_rank, publication.ep_rank) != place:
                     raise FormatError("the name is not that of the rank in it")
+                if publication.time > now + DEAD_SECONDS:
+                    raise FormatError("its time lies in the future")
                 publications.append(publication)
             except (OSError, FormatError) as error:
                 self._problems[name] = str(error)

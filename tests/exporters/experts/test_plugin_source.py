@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.core import CollectorRegistry
 
 from k3observe.exporters.collector import SourceStatus, source_families
+from k3observe.exporters.experts import plugin_files
 from k3observe.exporters.experts.balance import balance
 from k3observe.exporters.experts.loads import Event, ExpertLoads, Rebalance
 from k3observe.exporters.experts.plugin import PluginSource, source
@@ -342,6 +343,26 @@ def test_hostile_files_are_named_and_the_others_are_read(
     assert reader.value("k3_source_errors_total", reason="invalid") == 1
 
 
+def test_a_file_from_the_future_is_refused(engine: Engine, reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    engine.interval()
+    reader.look()
+    engine.sequence[0] += 1
+    engine.write(0, [1] * LAYERS * EXPERTS, time=time.time() + 3600)
+    assert reader.look() == []
+    assert "its time lies in the future" in caplog.text
+    engine.interval()
+    assert len(reader.ranks()) == 1
+
+
+def test_files_that_are_too_much_together_are_not_read(
+    engine: Engine, reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.interval()
+    monkeypatch.setattr(plugin_files, "MAX_TOTAL_BYTES", engine.file(0).stat().st_size)
+    reader.look()
+    assert f"{engine.file(1).name} and those after it are not read" in caplog.text
+
+
 def test_a_rank_with_another_shape_is_named(
     engine: Engine, reader: Reader, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -407,3 +428,45 @@ def test_the_thread_follows_a_directory_that_is_written_all_the_time(engine: Eng
         if thread.name == "experts-plugin":
             thread.join(5)
             assert not thread.is_alive()
+
+
+def test_a_skew_in_the_files_is_the_variance_that_the_sidecar_serves(
+    engine: Engine, tmp_path: Path, sidecar: Callable[..., Any]
+) -> None:
+    serving = sidecar("--experts.source=plugin", f"--experts.plugin-dir={tmp_path}", "--experts.window=5s")
+    engine.interval()
+    labels = {"model_name": "moe", "scope": "rank", "formula": "mean_of_layers"}
+    found = balance(engine.by_rank())
+    assert found is not None
+    serving.expect("k3_expert_load_variance", found.variance, **labels)
+    assert found.variance < 0.05
+    engine.weights = [9.0] * LOCAL + [1.0] * (EXPERTS - LOCAL)
+    deadline = time.monotonic() + 15
+    while (serving.value("k3_expert_load_variance", **labels) or 0) < 0.3:
+        assert time.monotonic() < deadline, serving.log.read_text()
+        engine.interval()
+        time.sleep(0.1)
+    assert serving.value("k3_expert_rank_load_ratio", rank="0") > 2
+    assert serving.value("k3_expert_ranks_seen") == serving.value("k3_expert_ranks_expected") == RANKS
+    assert serving.value("k3_source_up", source="plugin") == 1
+
+
+def test_two_nodes_of_one_group_give_the_balance_of_all_its_ranks(
+    tmp_path: Path, sidecar: Callable[..., Any]
+) -> None:
+    folders = [tmp_path / "node-0", tmp_path / "node-1"]
+    for folder in folders:
+        folder.mkdir()
+    nodes = [Engine(folder, f"n{index}") for index, folder in enumerate(folders)]
+    nodes[0].weights, nodes[1].weights = [4.0] * LOCAL + [1.0] * 6, [1.0] * 6 + [4.0] * LOCAL
+    for node, ranks in zip(nodes, ((0, 1), (2, 3)), strict=True):
+        node.interval(ranks)
+    flags = [("--experts.source=plugin", f"--experts.plugin-dir={folder}") for folder in folders]
+    other = sidecar(*flags[1], "--experts.window-only")
+    serving = sidecar(*flags[0], f"--experts.peer={other.url}")
+    truth = balance([
+        [a + b for a, b in zip(*rows, strict=True)] for rows in zip(*(n.by_rank() for n in nodes), strict=True)])
+    assert truth is not None
+    serving.expect("k3_expert_ranks_seen", RANKS)
+    serving.expect("k3_expert_balance_ratio", truth.balance, scope="rank", formula="mean_of_layers")
+    serving.expect("k3_expert_load_variance", truth.variance, scope="rank", formula="mean_of_layers")
