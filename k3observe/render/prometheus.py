@@ -16,7 +16,7 @@ ENGINE, SIDECAR = "k3-engine", "k3-sidecar"
 def files(plan: Plan, rule_files: list[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the scrape configuration and its target files."""
     config = plan.config
-    jobs = scrape_configs(plan)
+    jobs, targets = _scraped(plan)
     if config.outputs.prometheus == "fragment":
         document: dict[str, Any] = {"scrape_configs": jobs}
         name = f"prometheus/{config.stack}-scrape.yml"
@@ -37,49 +37,63 @@ def files(plan: Plan, rule_files: list[str]) -> Iterator[tuple[str, bytes]]:
         }
         name = "prometheus/prometheus.yml"
     yield name, (header(config) + to_yaml(document)).encode()
-    for path, groups in sorted(_targets(plan).items()):
-        yield f"prometheus/targets/{path}", (header(config) + to_yaml(groups)).encode()
+    for path, groups in sorted(targets.items()):
+        yield f"prometheus/{path}", (header(config) + to_yaml(groups)).encode()
 
 
 def scrape_configs(plan: Plan) -> list[dict[str, Any]]:
     """One job for each way of scraping; the label ``job`` is always the same, whatever Prometheus calls the job."""
+    return _scraped(plan)[0]
+
+
+Groups = list[dict[str, Any]]
+
+
+def _scraped(plan: Plan) -> tuple[list[dict[str, Any]], dict[str, Groups]]:
+    """The jobs and their target files: each job reads its own, or it would scrape the engines of the others too."""
     config = plan.config
-    found: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, dict[str, Any]] = {}
+    files: dict[str, Groups] = {}
+
+    def put(kind: str, service: Service, document: dict[str, Any], discovery: dict[str, Any], groups: Groups) -> None:
+        """Join services that are scraped alike into one job; one with a discovery of its own has a job of its own."""
+        key = f"{kind} {service.name if discovery else ''} {sorted((k, str(v)) for k, v in document.items())}"
+        if key not in jobs:
+            first = all(job["job_name"] != f"{config.stack}-{kind}" for job in jobs.values())
+            name = kind if first else f"{kind}-{service.name}"
+            file = {ENGINE: "engines", SIDECAR: "sidecars"}.get(kind, kind) + name.removeprefix(kind)
+            found = discovery or {"file_sd_configs": [{"files": [f"targets/{config.stack}-{file}.yml"]}]}
+            jobs[key] = {"job_name": f"{config.stack}-{name}", **document, **found}
+        if not discovery:
+            files.setdefault(jobs[key]["file_sd_configs"][0]["files"][0], []).extend(groups)
+
+    def group(owner: Service, job: str, targets: list[str]) -> dict[str, Any]:
+        return {"targets": targets, "labels": labels(config, owner, job)}
+
     for service in config.services:
         source = plan.catalogue.sources[service.engine.name]
         path = service.metrics_path or source.metrics_path
-        job = _job(config, ENGINE, service, path, service.scheme or "http", source.prefix)
-        _add(found, job, service, _engine_sd(config, service))
+        document = _job(config, service, path, service.scheme or "http", source.prefix)
+        put(ENGINE, service, document, _engine_sd(config, service), [group(service, ENGINE, list(service.targets))])
         if service.sidecar.collect:
-            _add(found, _job(config, SIDECAR, service, "/metrics", "http", ""), service, _sidecar_sd(config, service))
+            groups = [group(service, SIDECAR, sidecar_targets(service))]
+            put(SIDECAR, service, _job(config, service, "/metrics"), _sidecar_sd(config, service), groups)
         accelerators = service.accelerators
         if accelerators is not None and accelerators.source != "sidecar" and accelerators.targets:
             exporter = plan.catalogue.sources[accelerators.source]
-            job = _job(config, exporter.job, service, exporter.metrics_path, "http", "")
+            document = _job(config, service, exporter.metrics_path)
             if accelerators.source == "npu-exporter":
                 # its samples carry the time of collection: without this a chip that stalls is never stale
-                job["honor_timestamps"] = False
-            _add(found, job, service, {"file_sd_configs": [_file(config, f"{exporter.job}.yml")]})
-    return list(found.values())
+                document["honor_timestamps"] = False
+            groups = [group(plan.services[owner], exporter.job, targets)
+                      for owner, targets in _owners(service, accelerators).items()]  # fmt: skip
+            put(exporter.job, service, document, {}, groups)
+    return list(jobs.values()), files
 
 
-def _add(found: dict[str, dict[str, Any]], job: dict[str, Any], service: Service, discovery: dict[str, Any]) -> None:
-    """Join services that are scraped alike into one job."""
-    own = "relabel_configs" in discovery
-    key = str(sorted((k, str(v)) for k, v in job.items() if k != "job_name")) + (service.name if own else "")
-    if key not in found:
-        taken = {item["job_name"] for item in found.values()}
-        if job["job_name"] in taken:
-            job["job_name"] += f"-{service.name}"
-        found[key] = job
-    job = found[key]
-    for name, value in discovery.items():
-        present = job.setdefault(name, [])
-        present.extend(item for item in value if item not in present)
-
-
-def _job(config: Config, job: str, service: Service, path: str, scheme: str, prefix: str) -> dict[str, Any]:
-    document: dict[str, Any] = {"job_name": f"{config.stack}-{job}", "metrics_path": path}
+def _job(config: Config, service: Service, path: str, scheme: str = "http", prefix: str = "") -> dict[str, Any]:
+    """How a job scrapes; what else stands in it is its name and where its targets are."""
+    document: dict[str, Any] = {"metrics_path": path}
     if scheme != "http":
         document["scheme"] = scheme
         if service.tls_ca_file:
@@ -106,19 +120,15 @@ def spelling(prefix: str) -> dict[str, str]:
     }
 
 
-def _file(config: Config, name: str) -> dict[str, Any]:
-    return {"files": [f"targets/{config.stack}-{name}"]}
-
-
 def _engine_sd(config: Config, service: Service) -> dict[str, Any]:
-    if service.discovery is None:
-        return {"file_sd_configs": [_file(config, "engines.yml")]}
-    return _discovered(config, service, service.discovery, ENGINE, None)
+    """Empty where addresses are listed."""
+    return {} if service.discovery is None else _discovered(config, service, service.discovery, ENGINE, None)
 
 
 def _sidecar_sd(config: Config, service: Service) -> dict[str, Any]:
+    """Empty where addresses are listed."""
     if service.targets or service.sidecar.targets:
-        return {"file_sd_configs": [_file(config, "sidecars.yml")]}
+        return {}
     assert service.discovery is not None
     return _discovered(config, service, service.discovery, SIDECAR, service.sidecar.port)
 
@@ -181,29 +191,7 @@ def labels(config: Config, service: Service, job: str) -> dict[str, str]:
     }
 
 
-def _targets(plan: Plan) -> dict[str, list[dict[str, Any]]]:
-    """Target files of services whose addresses stand in the configuration."""
-    config = plan.config
-    found: dict[str, list[dict[str, Any]]] = {}
-
-    def put(name: str, targets: list[str], service: Service, job: str) -> None:
-        if targets:
-            group = {"targets": targets, "labels": labels(config, service, job)}
-            found.setdefault(f"{config.stack}-{name}", []).append(group)
-
-    for service in config.services:
-        put("engines.yml", list(service.targets), service, ENGINE)
-        if service.sidecar.collect:
-            put("sidecars.yml", sidecar_targets(service), service, SIDECAR)
-        accelerators = service.accelerators
-        if accelerators is not None and accelerators.source != "sidecar":
-            job = plan.catalogue.sources[accelerators.source].job
-            for owner, targets in _owners(plan, service, accelerators).items():
-                put(f"{job}.yml", targets, plan.services[owner], job)
-    return found
-
-
-def _owners(plan: Plan, service: Service, accelerators: Accelerators) -> dict[str, list[str]]:
+def _owners(service: Service, accelerators: Accelerators) -> dict[str, list[str]]:
     """Collectors by the service whose devices they read: ``nodes`` says it for a host that another service uses."""
     found: dict[str, list[str]] = {}
     for target in accelerators.targets:
