@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from k3observe.catalogue.model import Entry, Label, Signal, Term
@@ -40,6 +41,7 @@ def recording(
     ``matchers`` select the targets (``{"stack": "kimi-k3", "job": "k3-engine"}`` or text as PromQL has it), ``by``
     are the labels of the service to keep. The signal's own labels are always kept.
     """
+    entry = replace(entry, collapse=tuple(label for label in entry.collapse if label not in by))
     fixed = matchers if isinstance(matchers, str) else ",".join(f"{k}={_quote(v)}" for k, v in matchers.items())
     if signal.kind != "histogram":
         return [(signal.series, _value(signal, entry, fixed, by, window))]

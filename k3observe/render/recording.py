@@ -86,12 +86,14 @@ def base_labels(plan: Plan) -> list[str]:
 
 
 def _recorded(plan: Plan, name: str) -> Iterator[Record]:
+    """One rule a series: where engines name a signal differently, their services stand side by side with ``or``."""
     signal = plan.catalogue.signals[name]
     shared: dict[int, tuple[Entry, list[str]]] = {}
     for service in plan.config.services:
         entry = plan.entry(service.name, name)
         if entry is not None and not plan.derives(service.name, name):
             shared.setdefault(id(entry), (entry, []))[1].append(service.name)
+    found: dict[str, tuple[list[str], dict[str, None]]] = {}
     for entry, services in shared.values():
         jobs = {job: None for service in services for job in source_jobs(plan, service, entry)}
         job = f"job={quoted(next(iter(jobs)))}" if len(jobs) == 1 else f"job=~{quoted('|'.join(jobs))}"
@@ -99,7 +101,11 @@ def _recorded(plan: Plan, name: str) -> Iterator[Record]:
         window = str(rate_window(plan.config))
         for record, expr in recording(signal, entry, matchers, base_labels(plan), window):
             # the recorded name is the signal's, whatever window a slow scrape needs
-            yield Record(record.replace(f":rate{window}", ":rate5m"), expr, comment=_warning(plan, entry))
+            parts, warnings = found.setdefault(record.replace(f":rate{window}", ":rate5m"), ([], {}))
+            parts.append(expr)
+            warnings[_warning(plan, entry)] = None
+    for record, (parts, warnings) in found.items():
+        yield Record(record, "\nor\n".join(parts), comment="\n".join(filter(None, warnings)))
 
 
 def source_jobs(plan: Plan, service: str, entry: Entry) -> list[str]:
