@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
+import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -76,13 +78,13 @@ class EplbState:
 
 
 class Tensor:
-    """What the plugin takes of a tensor."""
+    """What the plugin takes of a tensor in the host's memory."""
 
     is_cuda = False
     device = types.SimpleNamespace(type="cpu")
 
-    def __init__(self, values: Any) -> None:
-        self.values = values
+    def __init__(self, values: Any, pinned: bool = False) -> None:
+        self.values, self.pinned = values, pinned
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,21 +98,60 @@ class Tensor:
         return len(self.values)
 
     def __getitem__(self, key: Any) -> Tensor:
-        return Tensor(self.values[key])
+        return type(self)(self.values[key])
 
     def __iadd__(self, other: Tensor) -> Tensor:
         self.values += other.values
         return self
 
     def sum(self, dim: int, dtype: Any) -> Tensor:
-        return Tensor(self.values.sum(axis=dim, dtype=dtype))
+        return type(self)(self.values.sum(axis=dim, dtype=dtype))
 
     def copy_(self, other: Tensor, non_blocking: bool = False) -> Tensor:
-        self.values[...] = other.values
+        if other.is_cuda:
+            assert non_blocking, "a copy from the device waits for it"
+            assert self.pinned, "a copy into pageable memory waits for the device"
+            STREAM.append((self.values, other.values.copy()))
+        else:
+            self.values[...] = other.values
         return self
 
     def numpy(self) -> Any:
         return self.values
+
+
+class DeviceTensor(Tensor):
+    """A tensor on a device: what is copied from it is on the host only when an event after the copy was awaited."""
+
+    is_cuda = True
+    device = types.SimpleNamespace(type="cuda")
+
+    def numpy(self) -> Any:
+        raise AssertionError("a tensor on the device was read by the host")
+
+
+STREAM: list[tuple[Any, Any]] = []
+"""Copies that the stream has not done yet."""
+
+
+class Event:
+    """An event of the stream; ``latency`` is how long the device is behind the host."""
+
+    latency = 0.0
+    waited_in: ClassVar[set[str]] = set()
+
+    def __init__(self, blocking: bool = False) -> None:
+        assert blocking, "waiting for this event spins"
+
+    def record(self) -> None:
+        self._copies = STREAM[:]
+        STREAM.clear()
+
+    def synchronize(self) -> None:
+        self.waited_in.add(threading.current_thread().name)
+        time.sleep(self.latency)
+        for host, values in self._copies:
+            host[...] = values
 
 
 @contextmanager
@@ -123,13 +164,15 @@ def _sum(tensor: Tensor, dim: int, dtype: Any, out: Tensor) -> None:
 
 
 def _zeros(shape: tuple[int, ...], dtype: Any, device: Any = None, pin_memory: bool = False) -> Tensor:
-    return Tensor(np.zeros(shape, dtype))
+    values = np.zeros(shape, dtype)
+    return DeviceTensor(values) if device is not None and device.type == "cuda" else Tensor(values, pin_memory)
 
 
 def torch() -> types.ModuleType:
-    """Return a module with the functions that the plugin calls on a CPU."""
+    """Return a module with the functions that the plugin calls."""
     module = types.ModuleType("torch")
-    module.__dict__.update(inference_mode=_inference_mode, sum=_sum, zeros=_zeros, int32=np.int32)
+    cuda = types.SimpleNamespace(is_current_stream_capturing=lambda: False, Event=Event)
+    module.__dict__.update(inference_mode=_inference_mode, sum=_sum, zeros=_zeros, int32=np.int32, cuda=cuda)
     return module
 
 
@@ -181,14 +224,14 @@ class Engine:
 
     def __init__(
         self, module: Any, *, layers: int = 3, experts: int = 8, window: int = 20, interval: int = 60, seed: int = 0,
-        names: tuple[str, ...] = ("moe",),
+        names: tuple[str, ...] = ("moe",), tensor: type[Tensor] = Tensor,
     ) -> None:
         self.random = np.random.default_rng(seed)
         self.states = [
             module.EplbModelState(
-                expert_load_pass=Tensor(np.zeros((layers, experts), np.int32)),
-                expert_load_window=Tensor(np.zeros((window, layers, experts), np.int32)),
-                physical_to_logical_map=Tensor(np.tile(np.arange(experts), (layers, 1))),
+                expert_load_pass=tensor(np.zeros((layers, experts), np.int32)),
+                expert_load_window=tensor(np.zeros((window, layers, experts), np.int32)),
+                physical_to_logical_map=tensor(np.tile(np.arange(experts), (layers, 1))),
                 model_name=name, model=Model([Layer(f"model.layers.{index + 1}.mlp") for index in range(layers)]))
             for name in names]
         self.state = module.EplbState(window, interval, dict(enumerate(self.states)))

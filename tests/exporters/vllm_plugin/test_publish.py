@@ -101,6 +101,40 @@ def test_dummy_and_profile_steps_and_the_warm_up_reach_no_file(worker: pytest.Mo
         assert model.recorded == real == model.steps
 
 
+def test_on_a_device_only_the_writers_thread_waits_and_every_count_is_right(
+    worker: pytest.MonkeyPatch, published: Path
+) -> None:
+    worker.setattr(balancer.Event, "latency", 0.02)
+    worker.setattr(balancer.Event, "waited_in", set())
+    engine = start(worker, tensor=balancer.DeviceTensor)
+    begin(engine)
+    total = 0
+    for _ in range(12):  # faster than the device: publications are skipped, and their counts come with later ones
+        run_to_publication(engine)
+        total += engine.taken()[0]
+        time.sleep(0.01)
+    time.sleep(0.2)
+    run_to_publication(engine)
+    total += engine.taken()[0]
+    path = published / fileformat.file_name("test", 0, 0)
+    last = engine.state.expert_rearrangement_step
+    found = wait_for(lambda: (read := fileformat.decode(path.read_bytes())).step == last and read)
+    [model] = found.models
+    assert (matrix(model.totals, total) == total).all()
+    assert model.logical == fileformat.array("h", [*range(8)] * 3)
+    assert found.dropped > 0
+    assert balancer.Event.waited_in == {"k3observe-experts"}
+
+
+def test_nothing_is_read_while_a_cuda_graph_is_captured(
+    worker: pytest.MonkeyPatch, published: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = start(worker, tensor=balancer.DeviceTensor)
+    worker.setattr(__import__("torch").cuda, "is_current_stream_capturing", lambda: True)
+    begin(engine)
+    assert "while a CUDA graph is captured" in warnings(caplog)[0]
+
+
 def test_steps_the_engine_does_not_count_are_published_as_not_recorded(
     worker: pytest.MonkeyPatch, published: Path
 ) -> None:
