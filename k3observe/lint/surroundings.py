@@ -12,7 +12,8 @@ from k3observe.lint.labels import Labels
 class Surroundings:
     """Facts of the folder and of the configuration that belongs to it.
 
-    Intervals are in seconds. ``jobs`` are the values that the label ``job`` can have, None where that is unknown.
+    Intervals are in seconds; ``job_intervals`` are those of single jobs. ``jobs`` are the values that the label ``job``
+    can have, None where that is unknown.
     ``records`` maps a recorded series to the labels it carries. ``reserved`` is the largest share of device memory that
     an engine reserves. ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
     ``shares`` are names of gauges that read 0 to 1.
@@ -24,5 +25,6 @@ class Surroundings:
     jobs: frozenset[str] | None = None
     records: Mapping[str, Labels] = field(default_factory=dict)
     reserved: float = 0.92
+    job_intervals: Mapping[str, float] = field(default_factory=dict)
     top_bounds: Mapping[str, float] = field(default_factory=dict)
     shares: frozenset[str] = frozenset()

@@ -1,0 +1,47 @@
+"""What the configuration and the catalogue tell the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from k3observe.catalogue.catalogue import Catalogue
+from k3observe.catalogue.model import Entry, Source
+from k3observe.config.model import Config
+from k3observe.facts import facts
+from k3observe.lint.surroundings import Surroundings
+
+
+def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
+    """Facts for the checks; without a configuration those of a plain Prometheus and an engine with its defaults."""
+    tops: dict[str, float] = {}
+    shares: set[str] = set()
+    for source, entry in _entries(catalogue):
+        signal = catalogue.signals[entry.signal]
+        names = [signal.series, *_spellings(source, entry)]
+        if entry.buckets:
+            tops.update({name: max(entry.buckets[-1], tops.get(name, 0.0)) for name in names})
+        if signal.kind == "gauge" and signal.unit == "ratio":
+            # a raw series that is converted reads otherwise, 0 to 100 say
+            shares.update(names if entry.scale == 1 and len(entry.terms) == 1 else [signal.series])
+    if config is None:
+        return Surroundings(top_bounds=tops, shares=frozenset(shares))
+    reserved = [facts(service)["gpu_memory_utilization"] for service in config.services]
+    return Surroundings(
+        scrape_interval=config.prometheus.scrape_interval.seconds,
+        evaluation_interval=config.prometheus.evaluation_interval.seconds,
+        prometheus_version=config.prometheus.version,
+        reserved=max((share for share in reserved if share is not None), default=Surroundings().reserved),
+        top_bounds=tops,
+        shares=frozenset(shares),
+    )
+
+
+def _entries(catalogue: Catalogue) -> Iterator[tuple[Source, Entry]]:
+    return ((source, entry) for source in catalogue.sources.values() for entry in source.entries)
+
+
+def _spellings(source: Source, entry: Entry) -> Iterable[str]:
+    for term in entry.terms:
+        yield term.name
+        if source.prefix and term.name.startswith(source.prefix):
+            yield source.prefix.replace(":", "_") + term.name[len(source.prefix) :]

@@ -1,0 +1,143 @@
+"""Runs every check over a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from k3observe.lint import registry
+from k3observe.lint.dashboards import Dashboard
+from k3observe.lint.disabled import Disabled
+from k3observe.lint.finding import Check, Fault, Finding
+from k3observe.lint.folder import Document
+from k3observe.lint.labels import ANY, Labels, labels
+from k3observe.lint.rules import Rule, rules, seconds
+from k3observe.lint.scrape import Scraping
+from k3observe.lint.surroundings import Surroundings
+
+MAX_RULES = 100_000
+S = TypeVar("S")
+
+
+def lint(found: Sequence[Document | Finding], around: Surroundings) -> list[Finding]:
+    """Check what ``documents`` found; ``around`` is what the configuration says, completed by the documents."""
+    documents = [item for item in found if isinstance(item, Document)]
+    read = [item for item in found if isinstance(item, Finding)]
+    parsed: dict[int, list[Rule]] = {}
+    for index, document in enumerate(documents):
+        if document.kind in ("rules", "operator-rules"):
+            root = ("spec",) if document.kind == "operator-rules" else ()
+            items = list(islice(rules(document.located, root), MAX_RULES))
+            parsed[index] = [item for item in items if isinstance(item, Rule)]
+            read += (item for item in items if isinstance(item, Finding))
+    around = _completed(around, documents, [rule for group in parsed.values() for rule in group])
+    for index, document in enumerate(documents):
+        read += _checked(document, parsed.get(index, ()), around)
+    comments = _comments(documents, parsed)
+    read += (finding for disabled in comments.values() for finding in disabled.unknown(registry.IDS))
+    return sorted({item for item in read if item.file not in comments or not comments[item.file].hides(item)})
+
+
+def _checked(document: Document, found: Iterable[Rule], around: Surroundings) -> Iterator[Finding]:
+    located = document.located
+    for rule in found:
+        yield from _run(registry.RULES, rule, around, located.file, rule.line)
+    if document.kind in ("scraping", "targets"):
+        yield from _run(registry.SCRAPING, Scraping(located), around, located.file, 1)
+    elif document.kind == "alertmanager":
+        yield from _run(registry.ALERTMANAGER, located, around, located.file, 1)
+    elif document.kind == "dashboard":
+        yield from _run(registry.DASHBOARDS, Dashboard(located.file, located.data), around, located.file, 0)
+
+
+def _run(
+    checks: Iterable[Check[S]], subject: S, around: Surroundings, file: str, line: int
+) -> Iterator[Finding]:
+    for check in checks:
+        try:
+            yield from [Finding.of(fault, check.id, file, line) for fault in check.find(subject, around)]
+        except RecursionError:  # aliases nest what is flat in the file
+            yield Finding.of(Fault("is nested too deeply to be checked"), check.id, file, line)
+
+
+def _comments(documents: Sequence[Document], parsed: Mapping[int, list[Rule]]) -> dict[str, Disabled]:
+    starts: dict[str, list[int]] = {}
+    texts: dict[str, str] = {}
+    for index, document in enumerate(documents):
+        if document.kind != "dashboard":
+            located = document.located
+            texts[located.file] = document.text
+            found = starts.setdefault(located.file, [])
+            found += (rule.line for rule in parsed.get(index, ()))
+            found += (located.line(path) for _, path in Scraping(located).jobs())
+    return {file: Disabled.read(file, text, starts[file]) for file, text in texts.items()}
+
+
+def _completed(around: Surroundings, documents: Sequence[Document], found: Sequence[Rule]) -> Surroundings:
+    """What the documents say of each other: intervals, jobs, labels of recorded series."""
+    scrapings = [Scraping(item.located) for item in documents if item.kind in ("scraping", "targets")]
+    jobs = [(scraping, job) for scraping in scrapings for job, _ in scraping.jobs()]
+    if jobs:
+        common = next((s.common for s in scrapings if s.common), {})
+        around = replace(
+            around,
+            scrape_interval=seconds(common.get("scrape_interval")) or around.scrape_interval,
+            evaluation_interval=seconds(common.get("evaluation_interval")) or around.evaluation_interval,
+            job_intervals={str(job.get("job_name")): scraping.interval(job) for scraping, job in jobs
+                           if "scrape_interval" in job},
+            jobs=_jobs(scrapings),
+        )  # fmt: skip
+    return replace(around, records=_records(found))
+
+
+def _jobs(scrapings: Sequence[Scraping]) -> frozenset[str] | None:
+    """Values of the label ``job``: names of jobs, labels of target groups, relabeling; None if any stays unknown."""
+    found: set[str] = set()
+    files = {Path(scraping.document.file).resolve() for scraping in scrapings}
+    for scraping in scrapings:
+        for job, _ in scraping.jobs():
+            found.add(str(job.get("job_name")))
+            if "http_sd_configs" in job or not _all_here(scraping, job, files):
+                return None
+            for rule in _mappings(job.get("relabel_configs")) + _mappings(job.get("metric_relabel_configs")):
+                if rule.get("target_label") == "job":
+                    value = rule.get("replacement", "$1")
+                    if "$" in str(value):
+                        return None
+                    found.add(str(value))
+        for group, _, _ in scraping.groups():
+            labels_ = group.get("labels")
+            if isinstance(labels_, dict) and "job" in labels_:
+                found.add(str(labels_["job"]))
+    return frozenset(found)
+
+
+def _all_here(scraping: Scraping, job: Mapping[str, Any], files: set[Path]) -> bool:
+    """Whether every target file that a job names was read; a pattern never counts as that."""
+    folder = Path(scraping.document.file).parent
+    listed = [name for sd in _mappings(job.get("file_sd_configs")) for name in sd.get("files") or ()]
+    return all("*" not in str(name) and (folder / str(name)).resolve() in files for name in listed)
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _records(found: Sequence[Rule]) -> dict[str, Labels]:
+    """Labels of each recorded series; recordings of recordings need a few rounds."""
+    recorded = [rule for rule in found if rule.kind == "record"]
+    known: dict[str, Labels] = {rule.name: ANY for rule in recorded}
+    for _ in range(5):
+        fresh: dict[str, Labels] = {}
+        for rule in recorded:
+            group = rule.group.get("labels")
+            added = [*rule.labels, *(group if isinstance(group, dict) else ())]
+            carried = labels(rule.expr, known).also(added)
+            fresh[rule.name] = fresh[rule.name].union(carried) if rule.name in fresh else carried
+        if fresh == known:
+            break
+        known = fresh
+    return known
