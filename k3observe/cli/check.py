@@ -50,7 +50,7 @@ def command(folder: Path, file: Path | None, form: str) -> int:
                                    fix="name a folder of rules or configurations, or a configuration with -f")])
     around = surroundings(plan.catalogue if plan else load_catalogue(), plan.config if plan else None)
     said, skipped = external([item for item in found if isinstance(item, Document)])
-    findings = sorted([*lint(found, around), *said])
+    findings = lint([*found, *said], around)
     files = len({item.file if isinstance(item, Finding) else item.located.file for item in found})
     if form == "json":
         document = {"files": files, "findings": [finding.data() for finding in findings], "skipped": skipped}

@@ -34,12 +34,13 @@ def born_at_one(rule: Rule, around: Surroundings) -> Iterator[Fault]:
     if rule.kind != "alert" or any(operator(node) == "unless" for node in each(rule.expr, promql.BinaryExpr)):
         return
     for side, sign, value, _ in thresholds(rule.expr):
-        if not ((sign == ">" and 0 <= value < 1) or (sign == ">=" and 0 < value <= 1)):
-            continue
         for call in each(side, promql.Call):
             counters = [name for s in each(call, promql.VectorSelector) for name in names(s) if is_counter(name)]
             name = next(filter(_EVENTS.fullmatch, counters), None)
-            if operator(call) in ("increase", "rate", "irate") and name is not None:
+            one = 1 if operator(call) == "increase" else 0
+            first = (sign == ">" and 0 <= value <= one and value != 1) or (sign == ">=" and 0 < value <= one)
+            divided = any(operator(node) == "/" for node in each(side, promql.BinaryExpr))
+            if operator(call) in ("increase", "rate", "irate") and name is not None and first and not divided:
                 yield Fault("never fires for the first event, with which the series appears", str(call),
                             f"add: or ({name} unless {name} offset 5m) > 0", rule.at("expr"))  # fmt: skip
 

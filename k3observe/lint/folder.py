@@ -22,7 +22,10 @@ _OURS = re.compile(r"^(groups|scrape_configs|rule_files|receivers|route):", re.M
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML document or a dashboard. ``kind``: rules, operator-rules, scraping, targets, alertmanager, dashboard."""
+    """A YAML document or a dashboard.
+
+    ``kind`` is rules, operator-rules, scraping, targets, monitor, alertmanager or dashboard.
+    """
 
     kind: str
     located: Located
@@ -105,6 +108,8 @@ def _kind(data: object) -> str:
     if data.get("kind") in ("PrometheusRule", "VMRule"):
         spec = data.get("spec")
         return "operator-rules" if isinstance(spec, dict) and "groups" in spec else ""
+    if data.get("kind") in ("PodMonitor", "ServiceMonitor"):
+        return "monitor"
     if "kind" in data or "tests" in data:
         return ""
     if isinstance(data.get("groups"), list):

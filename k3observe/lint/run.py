@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from k3observe.lint import registry
 from k3observe.lint.dashboards import Dashboard
 from k3observe.lint.disabled import Disabled
 from k3observe.lint.finding import Check, Fault, Finding
 from k3observe.lint.folder import Document
+from k3observe.lint.jobs import known_jobs
 from k3observe.lint.labels import ANY, Labels, labels
 from k3observe.lint.rules import Rule, rules, seconds
 from k3observe.lint.scrape import Scraping
@@ -88,42 +88,9 @@ def _completed(around: Surroundings, documents: Sequence[Document], found: Seque
             evaluation_interval=seconds(common.get("evaluation_interval")) or around.evaluation_interval,
             job_intervals={str(job.get("job_name")): scraping.interval(job) for scraping, job in jobs
                            if "scrape_interval" in job},
-            jobs=_jobs(scrapings),
         )  # fmt: skip
-    return replace(around, records=_records(found))
-
-
-def _jobs(scrapings: Sequence[Scraping]) -> frozenset[str] | None:
-    """Values of the label ``job``: names of jobs, labels of target groups, relabeling; None if any stays unknown."""
-    found: set[str] = set()
-    files = {Path(scraping.document.file).resolve() for scraping in scrapings}
-    for scraping in scrapings:
-        for job, _ in scraping.jobs():
-            found.add(str(job.get("job_name")))
-            if "http_sd_configs" in job or not _all_here(scraping, job, files):
-                return None
-            for rule in _mappings(job.get("relabel_configs")) + _mappings(job.get("metric_relabel_configs")):
-                if rule.get("target_label") == "job":
-                    value = rule.get("replacement", "$1")
-                    if "$" in str(value):
-                        return None
-                    found.add(str(value))
-        for group, _, _ in scraping.groups():
-            labels_ = group.get("labels")
-            if isinstance(labels_, dict) and "job" in labels_:
-                found.add(str(labels_["job"]))
-    return frozenset(found)
-
-
-def _all_here(scraping: Scraping, job: Mapping[str, Any], files: set[Path]) -> bool:
-    """Whether every target file that a job names was read; a pattern never counts as that."""
-    folder = Path(scraping.document.file).parent
-    listed = [name for sd in _mappings(job.get("file_sd_configs")) for name in sd.get("files") or ()]
-    return all("*" not in str(name) and (folder / str(name)).resolve() in files for name in listed)
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    monitors = [item.located.data for item in documents if item.kind == "monitor"]
+    return replace(around, jobs=known_jobs(scrapings, monitors), records=_records(found))
 
 
 def _records(found: Sequence[Rule]) -> dict[str, Labels]:
