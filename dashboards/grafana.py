@@ -21,7 +21,7 @@ SCHEMA_VERSION = 41
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _EMPTY = ("cacheTimeout", "error", "editable", "height", "hideTimeOverride", "maxDataPoints", "minSpan", "repeat",
           "repeatDirection", "maxPerRow", "span", "timeFrom", "timeShift", "interval")  # fmt: skip
-_LEGACY = ("__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style", "version", "id")
+_LEGACY = ("__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style", "timepicker", "version", "id")
 
 
 def dashboard(plan: Plan, board: Board, others: list[Board]) -> dict[str, Any]:
@@ -164,7 +164,8 @@ def _panel(scope: Scope, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
         overrides = list(_column_overrides(scope, panel, queries))
         found["transformations"] = _table_transformations(scope, panel, queries)
     for name, colour in panel.colours.items():
-        overrides.append({"matcher": {"id": "byName", "options": name},
+        # the name alone, or behind that of its service
+        overrides.append({"matcher": {"id": "byRegexp", "options": f"/(^| ){name}$/"},
                           "properties": [{"id": "color", "value": {"mode": "fixed",
                                                                    "fixedColor": colour}}]})  # fmt: skip
     found |= {
@@ -183,7 +184,7 @@ def _target(scope: Scope, panel: Panel, query: Query, index: int) -> dict[str, A
     instant = panel.kind in ("stat", "gauge", "bargauge", "table")
     cells = panel.kind == "heatmap" and "_bucket:" in query.expr
     made = core.Target(expr=scope.expr(query.expr), refId=chr(ord("A") + index), instant=instant, datasource=SOURCE,
-                       legendFormat=scope.legend(query.legend) or "__auto",
+                       legendFormat=scope.legend(panel, query.legend) or "__auto",
                        format="table" if panel.kind == "table" else "heatmap" if cells else "time_series",
                        ).to_json_data()  # fmt: skip
     keys = ("datasource", "expr", "format", "instant", "legendFormat", "refId")
@@ -196,7 +197,10 @@ def _runbooks(scope: Scope, panel: Panel) -> Iterator[dict[str, Any]]:
         armed = {armed.alert.name for armed in scope.plan.armed}
         for name in panel.alerts:
             if name in armed:
-                yield core.DataLink(f"Runbook: {name}", f"{base.rstrip('/')}/{name}", isNewTab=True).to_json_data()
+                yield core.DashboardLink(
+                    type="link", title=f"Runbook: {name}", uri=f"{base.rstrip('/')}/{name}", icon="doc", targetBlank=True,
+                    keepTime=False,
+                ).to_json_data()  # fmt: skip
 
 
 def _steps(limits: list[tuple[float, str]], good: str, fine: str = GREEN) -> list[dict[str, Any]]:

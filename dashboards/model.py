@@ -2,7 +2,8 @@
 
 Expressions are PromQL with three selectors: ``{S}`` stands for this stack and the chosen services, ``{I}`` for the
 chosen instances too, ``{E}`` for the chosen engines too (``{S,scope="rank"}`` adds to one). ``by (service`` and
-``on (service`` get the identity labels of the configuration.
+``on (service`` get the identity labels of the configuration, ``{limit ALERT 1.5}`` is the threshold of an alert (1.5
+where it is not armed) and ``STACK`` the name of the stack.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ IDLE = Text("No traffic", "暂无流量")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A number to judge by: the threshold (or parameter) of an alert as configured, or ``value`` itself."""
+    """A number to judge by: the threshold (or parameter) of an alert as configured, a fact, or ``value`` itself."""
 
     alert: str = ""
     param: str = ""
+    fact: str = ""
+    """A launch flag, where the configuration gives it."""
     value: float | None = None
     colour: str = ORANGE
 

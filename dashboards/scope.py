@@ -10,9 +10,11 @@ from k3observe.catalogue.model import Text
 from k3observe.dashboards.model import Board, Limit, Panel, Query, Row
 from k3observe.plan import Plan
 from k3observe.render.selector import quoted
+from k3observe.render.template import number
 
 COLUMNS = 24
 _SELECTOR = re.compile(r"\{([SIE])([,}])")
+_LIMIT = re.compile(r"\{limit (\w+) ([\d.]+)\}")
 _SERVICE = re.compile(r"\b(by|on|without) \(service\b")
 _RECORDED = re.compile(r"\bk3:[a-z0-9_]+:[a-z0-9_]+")
 
@@ -38,11 +40,20 @@ class Scope:
     def expr(self, expr: str) -> str:
         """An expression with its selectors filled in."""
         expr = _SELECTOR.sub(lambda match: "{" + self._selectors[match[1]] + match[2], expr)
+        expr = _LIMIT.sub(self._limit, expr).replace("STACK", self.plan.config.stack)
         return _SERVICE.sub(rf"\1 ({self._identity}service", expr)
 
-    def legend(self, legend: str | Text) -> str:
-        """What the series of a query are called."""
+    def _limit(self, match: re.Match[str]) -> str:
+        limits = self.limits((Limit(match[1]),))
+        return number(limits[0][0]) if limits else match[2]
+
+    def legend(self, panel: Panel, legend: str | Text) -> str:
+        """What the series of a query are called: without the service where only one has them."""
         text = legend if isinstance(legend, str) else self.text(legend)
+        if text.startswith("{{service}} ") and not self.plan.config.identity_labels:
+            having = [service for service in self.plan.services if self._has_all(service, panel.needs)]
+            if len(having) == 1:
+                return text.removeprefix("{{service}} ")
         return text.replace("{{service}}", self._legend)
 
     @cached_property
@@ -73,11 +84,16 @@ class Scope:
         """Numbers and colours of limits, ascending, each number once; alerts that are not armed give none."""
         found: dict[float, str] = {}
         for limit in limits:
-            for value in [limit.value] if limit.value is not None else self._configured(limit):
+            for value in self._values(limit):
                 found[value] = limit.colour
         return sorted(found.items())
 
-    def _configured(self, limit: Limit) -> Iterator[float]:
+    def _values(self, limit: Limit) -> Iterator[float]:
+        if limit.value is not None:
+            yield limit.value
+        for known in self.plan.facts.values() if limit.fact else ():
+            if known.get(f"{limit.fact}_given"):
+                yield float(known[limit.fact])
         for armed in self.plan.armed:
             if armed.alert.name == limit.alert:
                 settings = armed.settings
