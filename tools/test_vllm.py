@@ -141,6 +141,15 @@ def _faults(name: str, result: dict[str, Any], alone: dict[str, dict[str, Any]])
     return faults
 
 
+def _figures(name: str, ranks: list[dict[str, Any]]) -> str:
+    text = ""
+    if ranks[0]["intervals"]:
+        text += f"; intervals equal to what was routed {[rank['right'] for rank in ranks]}"
+        text += f", of which with one map {[rank['mapped'] for rank in ranks]}"
+    text += f"; steps that vLLM did not count {[rank['blind'] for rank in ranks]}"
+    return text + ("; state as without the plugin" if name in (*COMPARED, "raising", "missing") else "")
+
+
 def main() -> int:
     """Run every scenario on every version asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -160,11 +169,7 @@ def main() -> int:
             if faults:
                 print(f"  {name}: FAILED: " + "; ".join(faults), flush=True)
                 continue
-            ranks = with_plugin[name]["ranks"]
-            print(f"  {name}: right; intervals {[rank['right'] for rank in ranks]}, blind steps "
-                  f"{[rank['blind'] for rank in ranks]}, intervals with one map {[rank['mapped'] for rank in ranks]}, "
-                  f"state {'as without the plugin' if name in (*COMPARED, 'raising', 'missing') else 'not compared'}",
-                  flush=True)
+            print(f"  {name}: right" + _figures(name, with_plugin[name]["ranks"]), flush=True)
     return int(failed)
 
 
