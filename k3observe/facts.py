@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from k3observe.catalogue.version import Version
 from k3observe.config.model import Service
@@ -17,6 +17,13 @@ from k3observe.config.values import Duration
 _MAX_NUM_SEQS = {"vllm": 256, "vllm-ascend": 256, "mindie": 200, "sglang": 64}
 # vLLM: --gpu-memory-utilization 0.9; SGLang and MindIE take nearly all that the model leaves
 _RESERVED = {"vllm": 0.9, "vllm-ascend": 0.9, "sglang": 0.88, "mindie": 0.9}
+
+
+class Objective(NamedTuple):
+    """A quantile of a latency, and the seconds it must stay under."""
+
+    quantile: float
+    seconds: float
 
 
 def facts(service: Service) -> Mapping[str, Any]:
@@ -45,6 +52,9 @@ def facts(service: Service) -> Mapping[str, Any]:
         accelerators_per_node=accelerators.per_node if accelerators else None,
         hot=accelerators.hot if accelerators else None,
     )
+    for latency in ("time_to_first_token", "inter_token_latency", "queue_time"):
+        known[f"slo.{latency}"] = _objective(getattr(service.slo, latency))
+    known["slo.errors"], known["slo.objective"] = service.slo.errors, service.slo.objective
     known["sidecar.collect"] = frozenset(service.sidecar.collect)
     known["experts.source"] = service.sidecar.experts.source if "experts" in service.sidecar.collect else None
     return MappingProxyType(known)
@@ -53,6 +63,12 @@ def facts(service: Service) -> Mapping[str, Any]:
 def grace(service: Service) -> Duration:
     """How long the engine may load before it counts as down."""
     return service.model.known.startup_grace
+
+
+def _objective(given: Mapping[str, float]) -> Objective | None:
+    """The highest quantile that the configuration sets a limit for."""
+    found = [Objective(int(name[1:]) / 100, seconds) for name, seconds in given.items()]
+    return max(found, default=None)
 
 
 def _prefix_caching(service: Service) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from k3observe.arming import Armed, Blind, Settings, arm, meets
 from k3observe.catalogue.catalogue import Catalogue
 from k3observe.catalogue.model import Entry, Gap, Text
 from k3observe.catalogue.version import Version, VersionRange
@@ -18,47 +19,9 @@ from k3observe.config.loader import Loaded
 from k3observe.config.model import AlertSettings, Config, Service
 from k3observe.config.values import Duration
 from k3observe.facts import facts
-from k3observe.rules import Alert, Pack
-from k3observe.thresholds import Threshold, derived_threshold
+from k3observe.rules import Pack
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """An alert's numbers for a service, from the shipped rule, the stack and the service, in this order."""
-
-    threshold: float | None
-    for_: Duration
-    keep_firing_for: Duration | None
-    window: Duration | None
-    severity: str
-    params: tuple[tuple[str, float], ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
-    facts: tuple[tuple[str, Any], ...] = ()
-    uses: frozenset[str] = frozenset()
-    """Signals the alert takes when they are there, and they are."""
-    reason: Text | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Armed:
-    """An alert that watches a service."""
-
-    alert: Alert
-    service: Service
-    settings: Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Blind:
-    """An alert that cannot watch a service, or was switched off; ``fix`` is the one change that arms it."""
-
-    alert: Alert
-    service: Service
-    reason: Text
-    fix: Text | None = None
-    wanted: bool = False
-    """Whether the user switched it off, or the service's role makes it pointless: nothing to mend."""
+__all__ = ["Armed", "Blind", "Plan", "Settings", "exporter_jobs", "plan"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +56,7 @@ class Plan:
         derived = self.pack.derived.get(signal)
         return (
             derived is not None
-            and all(_meets(self.facts[service].get(fact), value) for fact, value in derived.when.items())
+            and all(meets(self.facts[service].get(fact), value) for fact, value in derived.when.items())
             and all(self.has(service, need) for need in derived.needs)
         )
 
@@ -147,15 +110,10 @@ def plan(loaded: Loaded, catalogue: Catalogue, pack: Pack) -> Plan:
     if problems:
         raise loaded.error(*problems)
     bare = Plan(config, catalogue, pack, _sources(config, catalogue))
-    armed: list[Armed] = []
-    blind: list[Blind] = []
-    for alert in pack.alerts.values():
-        for service in config.services:
-            outcome = _arm(bare, alert, service, problems)
-            (armed if isinstance(outcome, Armed) else blind).append(outcome)  # type: ignore[arg-type]
+    armed, blind, problems = arm(bare)
     if problems:
         raise loaded.error(*problems)
-    return replace(bare, armed=tuple(armed), blind=tuple(blind))
+    return replace(bare, armed=armed, blind=blind)
 
 
 def _engine_problems(config: Config, catalogue: Catalogue) -> Iterator[Problem]:
@@ -199,8 +157,10 @@ def _alert_problems(config: Config, pack: Pack) -> Iterator[Problem]:
                 if param not in alert.params:
                     fix = did_you_mean(param, alert.params) if alert.params else "it has none"
                     yield Problem("is no parameter of the alert", (*path, name, "params", param), fix=fix)
-            if setting.threshold is not None and alert.threshold is None and alert.derive is None:
+            if setting.threshold is not None and alert.threshold is None and alert.derive != "queue":
                 yield Problem("the alert has no threshold", (*path, name, "threshold"), setting.threshold)
+            if setting.codes is not None and not alert.codes:
+                yield Problem("the alert has no codes", (*path, name, "codes"), setting.codes)
             window = setting.window
             if window is not None and alert.window is None:
                 yield Problem("the alert has no window", (*path, name, "window"), str(window))
@@ -272,87 +232,3 @@ def _no_exporter(service: Service, signal: str) -> Gap:
         reason = Text("no sidecar reads the devices", "没有 sidecar 采集加速卡")
         fix = Text(f"add {kind} to sidecar.collect", f"在 sidecar.collect 里加上 {kind}")
     return Gap("", signal, VersionRange.parse(""), reason, fix)
-
-
-def _arm(plan: Plan, alert: Alert, service: Service, problems: list[Problem]) -> Armed | Blind:
-    stack_setting = plan.config.alerts.get(alert.name, AlertSettings())
-    setting = service.alerts.get(alert.name, AlertSettings())
-    enabled = setting.enabled if setting.enabled is not None else stack_setting.enabled
-    if enabled is False:
-        return Blind(alert, service, Text("switched off in the configuration", "已在配置中关闭"), wanted=True)
-    known = plan.facts[service.name]
-    if service.role not in alert.suits.roles:
-        return Blind(
-            alert, service,
-            Text(f"means nothing for the role {service.role}", f"对角色 {service.role} 没有意义"),
-            wanted=True)  # fmt: skip
-    for fact, value in alert.suits.when.items():
-        if not _meets(known.get(fact), value):
-            actual = known.get(fact)
-            reason = alert.suits.reason or Text(f"{fact} is {actual}", f"{fact} 为 {actual}")
-            return Blind(alert, service, reason, alert.suits.fix)
-    for signal in alert.signals:
-        gap = plan.why_not(service.name, signal)
-        if gap is not None:
-            return Blind(alert, service, gap.reason, gap.fix)
-    threshold = derived_threshold(alert, known, plan.entry(service.name, alert.signals[0]) if alert.signals else None)
-    own, path = _where(plan.config, service, alert.name)
-    uses = frozenset(signal for signal in alert.uses if plan.has(service.name, signal))
-    settings = _settings(alert, threshold, stack_setting, setting, known, uses)
-    problems.extend(_threshold_problems(alert, settings, threshold, path if own else ("alerts", alert.name)))
-    return Armed(alert, service, settings)
-
-
-def _where(config: Config, service: Service, name: str) -> tuple[bool, Path]:
-    own = service.alerts.get(name)
-    return own is not None and own.threshold is not None, ("services", config.services.index(service), "alerts", name)
-
-
-def _meets(actual: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list | tuple):
-        return actual in wanted
-    if isinstance(actual, frozenset):
-        return wanted in actual
-    if wanted is True:
-        return bool(actual)
-    return bool(actual == wanted)
-
-
-def _settings(
-    alert: Alert, threshold: Threshold, stack: AlertSettings, service: AlertSettings, known: Mapping[str, Any],
-    uses: frozenset[str],
-) -> Settings:  # fmt: skip
-    def pick(name: str, default: Any) -> Any:
-        values = [getattr(level, name) for level in (service, stack)]
-        return next((value for value in values if value is not None), default)
-
-    return Settings(
-        threshold=pick("threshold", threshold.value),
-        for_=pick("for_", threshold.for_ or alert.for_),
-        keep_firing_for=pick("keep_firing_for", alert.keep_firing_for),
-        window=pick("window", alert.window),
-        severity=pick("severity", alert.severity),
-        params=tuple(sorted({**alert.params, **threshold.params, **stack.params, **service.params}.items())),
-        labels=tuple(sorted({**stack.labels, **service.labels}.items())),
-        annotations=tuple(sorted({**stack.annotations, **service.annotations}.items())),
-        facts=tuple((name, known.get(name)) for name in alert.facts),
-        uses=uses,
-        reason=threshold.reason,
-    )
-
-
-def _threshold_problems(alert: Alert, settings: Settings, threshold: Threshold, path: Path) -> Iterator[Problem]:
-    value, above, below = settings.threshold, alert.bounds.above, alert.bounds.below
-    if value is None or (value == threshold.value and threshold.reason):
-        return
-    path = (*path, "threshold")
-    if threshold.floor is not None and value <= threshold.floor:
-        yield Problem(f"fires always: the engine itself reserves {threshold.floor:g}", path, value,
-                      f"use more than {threshold.floor:g}, or leave it out: {threshold.value:g}")  # fmt: skip
-    elif above is not None and value <= above:
-        yield Problem(f"must be above {above:g}, else it fires always or never", path, value)
-    elif below is not None and value >= below:
-        yield Problem(f"must be below {below:g}, else it fires always or never", path, value)
-    elif threshold.ceiling is not None and value >= threshold.ceiling:
-        yield Problem(f"can never fire: the engine's last finite bucket is {threshold.ceiling:g}", path, value,
-                      f"use less than {threshold.ceiling:g}")  # fmt: skip

@@ -8,29 +8,115 @@ from typing import Any
 
 from k3observe.catalogue.model import Entry, Text
 from k3observe.config.values import Duration
+from k3observe.facts import Objective
 from k3observe.rules.model import Alert
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number and why it is that; ``floor`` and ``ceiling`` bound what a user may set instead."""
+    """A number and why it is that.
+
+    ``floor`` bounds what a user may set instead, ``refused`` and ``remedy`` say why what is set cannot work, and
+    ``objective`` in which field of ``slo`` it stands; ``blind`` and ``fix`` say why the alert is left out, ``wanted``
+    that nobody need mend that.
+    """
 
     value: float | None
     reason: Text | None = None
     params: Mapping[str, float] = field(default_factory=dict)
     for_: Duration | None = None
     floor: float | None = None
-    ceiling: float | None = None
+    refused: str | None = None
+    remedy: str = ""
+    objective: str = ""
+    blind: Text | None = None
+    fix: Text | None = None
+    wanted: bool = False
 
 
-def derived_threshold(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Threshold:
-    """Return the threshold of an alert for a service; ``entry`` is where its first signal comes from."""
+def derived_threshold(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """Return the threshold of an alert for a service.
+
+    ``entry`` is where its first signal comes from, ``given`` the threshold that a user sets, ``params`` the parameters
+    in force.
+    """
     if alert.derive is None:
         return Threshold(alert.threshold)
-    return _FUNCTIONS[alert.derive](alert, facts, entry)
+    return _FUNCTIONS[alert.derive](alert, facts, entry, given, params)
 
 
-def _memory(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Threshold:
+def objective(
+    signal: str, facts: Mapping[str, Any], buckets: tuple[float, ...], default: float, given: float | None = None
+) -> tuple[Objective, Text | None]:
+    """What a latency must be under, and why it is not what was asked for.
+
+    A quantile cannot be told beyond the last finite bucket: the default is cut there, ``given`` and the user's own
+    objective are not.
+    """
+    own: Objective | None = facts[f"slo.{signal}"]
+    asked = own or Objective(0.99, default)
+    if given is not None:
+        return asked._replace(seconds=given), None
+    top = buckets[-1] if buckets else default
+    if own is None and asked.seconds > top:
+        return asked._replace(seconds=top), Text(
+            f"{top:g} s is the engine's last finite bucket; beyond it a latency cannot be told",
+            f"引擎直方图最后一个有限桶为 {top:g} 秒，超出部分无法区分",
+        )
+    return asked, None
+
+
+def _latency(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """The objective of ``slo``, else the default, as long as the engine's buckets can tell it.
+
+    At the last finite bucket a quantile stops growing: there the share of requests above the bucket decides.
+    """
+    signal = alert.signals[0]
+    buckets = entry.buckets if entry is not None else ()
+    if not buckets:
+        why = Text("the bounds of the engine's buckets are not known", "引擎直方图的桶边界未知")
+        return Threshold(None, blind=why)
+    found, reason = objective(signal, facts, buckets, alert.threshold or 0.0, given)
+    quantile, top = found.quantile, buckets[-1]
+    own: Objective | None = facts[f"slo.{signal}"]
+    field_ = f"{signal}.p{quantile * 100:g}" if own is not None else ""
+    share = {"share": round(1 - quantile, 6)} if found.seconds == top else {}
+    return Threshold(
+        found.seconds, reason, {"quantile": quantile, **share}, objective=field_,
+        refused=f"can never fire: the engine's last finite bucket is {top:g} s" if found.seconds > top else None,
+        remedy=f"use at most {top:g}s",
+    )  # fmt: skip
+
+
+def _timeout(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """Only where the clients' timeout is known, and a bucket lies exactly there."""
+    timeout = params["timeout"]
+    if not timeout:
+        why = Text("the clients' timeout is not known", "未配置客户端超时时间")
+        how = Text("set alerts: {RequestsTimedOut: {params: {timeout: 30}}}",
+                   "设置 alerts: {RequestsTimedOut: {params: {timeout: 30}}}")  # fmt: skip
+        return Threshold(None, blind=why, fix=how, wanted=True)
+    buckets = entry.buckets if entry is not None else ()
+    if timeout in buckets or not buckets:
+        return Threshold(alert.threshold)
+    near = sorted(sorted(buckets, key=lambda bound: abs(bound - timeout))[:2])
+    told = " and ".join(f"{bound:g}" for bound in near)
+    why = Text(f"the engine's histogram has no bucket at {timeout:g} s, the nearest are {told}",
+               f"引擎直方图在 {timeout:g} 秒处没有桶，最近的是 {told.replace(' and ', '、')}")  # fmt: skip
+    how = Text(f"add the bucket {timeout:g} to the engine, or use timeout: {near[0]:g}",
+               f"在引擎上增加 {timeout:g} 秒的桶，或使用 timeout: {near[0]:g}")  # fmt: skip
+    return Threshold(None, blind=why, fix=how)
+
+
+def _memory(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
     """Above the engine's reservation: a fixed 0.92 fires for ever where the engine reserves 0.92.
 
     SGLang takes more than its static fraction and MindIE nearly all, so that 0.97 is the least that means anything
@@ -56,22 +142,57 @@ def _memory(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Thre
     return Threshold(round(value, 4), why if value > base else None, floor=reserved)
 
 
-def _queue(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Threshold:
+def _growth(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """Growth counts from where the engine has taken its share, not while it loads."""
+    reserved = facts["gpu_memory_utilization"]
+    why = Text(f"counts once 95 % of the reserved {reserved:g} are in use", f"占用达到预留值 {reserved:g} 的 95% 后才算")
+    return Threshold(alert.threshold, why, {"loaded": round(0.95 * reserved, 4)})
+
+
+def _hot(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """What the configuration says for the product, else the default."""
+    hot = facts["hot"]
+    if hot is None:
+        return Threshold(alert.threshold)
+    return Threshold(hot, Text("accelerators.hot of the configuration", "来自配置 accelerators.hot"))
+
+
+def _queue(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
     """Half of what an engine runs at once, at least 4."""
     limit = facts["max_num_seqs"] or 8
-    given = "max_num_seqs" if facts["max_num_seqs_given"] else "max_num_seqs (assumed)"
-    why = Text(f"half of {given} {limit}", f"{given} {limit} 的一半")
+    known = "max_num_seqs" if facts["max_num_seqs_given"] else "max_num_seqs (assumed)"
+    why = Text(f"half of {known} {limit}", f"{known} {limit} 的一半")
     return Threshold(float(max(4, limit // 2)), why)
 
 
-def _startup(alert: Alert, facts: Mapping[str, Any], entry: Entry | None) -> Threshold:
+def _startup(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
     """No threshold, but a grace for engines that load their model for up to an hour."""
     grace: Duration = facts["startup_grace"]
     return Threshold(alert.threshold, params={"startup_grace": grace.seconds})
 
 
-_FUNCTIONS: Mapping[str, Callable[[Alert, Mapping[str, Any], Entry | None], Threshold]] = {
+def _planned(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """No threshold: the signals that the service's other alerts need are worked out from those alerts."""
+    return Threshold(alert.threshold)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Threshold]] = {
+    "growth": _growth,
+    "hot": _hot,
+    "latency": _latency,
     "memory": _memory,
+    "planned": _planned,
     "queue": _queue,
     "startup": _startup,
+    "timeout": _timeout,
 }

@@ -7,6 +7,7 @@ templates of Prometheus. An expression sees ``sel`` (matchers of the services it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,9 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validat
 from k3observe.catalogue.model import Text
 from k3observe.config.values import Duration, LabelName, MetricName, Name, Quantity
 
-Unit = Literal["percent", "ratio", "seconds", "count", "rate", "celsius", "bytes"]
+Unit = Literal["percent", "ratio", "seconds", "count", "rate", "celsius", "bytes", "times"]
 Severity = Literal["critical", "warning", "info", "none"]
 Action = Literal["scale_out", "rebalance", "replace_device", "restart_engine", "investigate"]
+
+
+_LABEL = re.compile(r"\$labels\.(\w+)")
 
 
 class _Part(BaseModel):
@@ -65,7 +69,9 @@ class Input(_Part):
     signal: Name
     values: list[tuple[float | str, float | str]]
     labels: Mapping[str, str] = {}
-    each: Literal["replica"] | None = Field(None, description="replica: one such series for every expected replica")
+    rate: float | str = Field(1.0, description="Observations a second of a histogram")
+    each: Literal["replica", "signal"] | None = Field(
+        None, description="replica: such a series for every expected replica; signal: for every planned signal")
 
 
 class Expected(_Part):
@@ -73,6 +79,7 @@ class Expected(_Part):
 
     value: float | str
     labels: Mapping[str, str] = {}
+    each: Literal["signal"] | None = Field(None, description="signal: one for every planned signal")
 
 
 class Case(_Part):
@@ -106,6 +113,7 @@ class Alert(_Part):
     unit: Unit = "count"
     value_unit: Unit | None = None
     params: Mapping[str, Quantity] = {}
+    codes: list[int] = Field([], description="Error codes that count")
     facts: list[str] = Field([], description="Facts of the service that the expression uses")
     keep: list[LabelName] = Field([], description="Labels kept beyond stack, service and the identity labels")
     expr: str
@@ -115,11 +123,22 @@ class Alert(_Part):
     panel: Name | None = None
     runbook: Both
     tests: list[Case] = []
+    tests_every: Duration | None = Field(None, description="Time between samples in tests that last for hours")
 
     @model_validator(mode="after")
     def _proved(self) -> Alert:
         if not self.tests:
             raise ValueError("an alert without a test is no alert; add tests:")
+        return self
+
+    @model_validator(mode="after")
+    def _texts_name_labels_that_are_kept(self) -> Alert:
+        kept = {"stack", "service", *self.keep}
+        for text in (self.summary, self.description):
+            for language in ("en", "zh-CN"):
+                lost = sorted(set(_LABEL.findall(text.get(language))) - kept)
+                if lost:
+                    raise ValueError(f"a text names the label {lost[0]!r}, which the expression drops; add it to keep:")
         return self
 
 
@@ -131,6 +150,7 @@ class Derived(_Part):
     needs: list[Name]
     uses: list[Name] = []
     when: Mapping[str, Any] = Field({}, description="Facts of the services for which it is derived, not read")
+    domain: Literal["slo", "budget"] | None = Field(None, description="Where it is recorded; default: with its needs")
     per: Literal["stack", "service"] = Field("stack", description="service: one rule a service, from its facts")
     expr: str
     labels: Mapping[str, str] = {}

@@ -53,7 +53,7 @@ def rules(plan: Plan, group: Group) -> Iterator[Rule]:
             if armed.alert is alert:
                 shared.setdefault(armed.settings, []).append(armed.service.name)
         for settings, services in shared.items():
-            yield rule(plan.config, alert, settings, services)
+            yield rule(plan, alert, settings, services)
 
 
 def by_labels(config: Config, keep: tuple[str, ...] | list[str] = ()) -> tuple[str, ...]:
@@ -61,8 +61,9 @@ def by_labels(config: Config, keep: tuple[str, ...] | list[str] = ()) -> tuple[s
     return tuple(dict.fromkeys(("stack", "service", *config.identity_labels, *keep)))
 
 
-def values(config: Config, alert: Alert, settings: Settings, sel: str) -> dict[str, Any]:
+def values(plan: Plan, alert: Alert, settings: Settings, sel: str) -> dict[str, Any]:
     """What an alert's templates may use."""
+    config = plan.config
     by = by_labels(config, alert.keep)
     return {
         "sel": sel,
@@ -75,8 +76,16 @@ def values(config: Config, alert: Alert, settings: Settings, sel: str) -> dict[s
         "params": dict(alert.params) | dict(settings.params),
         "facts": dict(settings.facts),
         "uses": settings.uses,
+        "codes": settings.codes,
+        "series": {name: recorded(plan, name) for name in sorted(settings.uses)},
         "rate_window": rate_window(config),
     }
+
+
+def recorded(plan: Plan, signal: str) -> str:
+    """The name of a series of a signal; of a histogram, that of its count."""
+    found = plan.catalogue.signals[signal]
+    return found.series + ("_count:rate5m" if found.kind == "histogram" else "")
 
 
 def rate_window(config: Config) -> Duration:
@@ -84,10 +93,11 @@ def rate_window(config: Config) -> Duration:
     return Duration.of(max(300, 4 * config.prometheus.scrape_interval.seconds))
 
 
-def rule(config: Config, alert: Alert, settings: Settings, services: list[str]) -> Rule:
+def rule(plan: Plan, alert: Alert, settings: Settings, services: list[str]) -> Rule:
     """Build one rule."""
+    config = plan.config
     sel = selector(config, services)
-    known = values(config, alert, settings, sel)
+    known = values(plan, alert, settings, sel)
     unit = alert.value_unit or alert.unit
     limit = shown(settings.threshold, alert.unit) if settings.threshold is not None else None
     texts = known | {"threshold": limit, "number": settings.threshold, "value": go(unit)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from k3observe.config.values import Duration
 from k3observe.plan import Plan
 from k3observe.render import alertmanager, alerts, grafana, prometheus, recording, runbooks, unittests
 from k3observe.render.alerts import Rule
@@ -32,11 +33,12 @@ def render(plan: Plan, only: frozenset[str] | None = None) -> Bundle:
 
 
 def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
-    stack, interval = plan.config.stack, plan.config.prometheus.evaluation_interval
+    stack, usual = plan.config.stack, plan.config.prometheus.evaluation_interval
     names: list[str] = []
 
     def group(name: str, entries: list[tuple[str, dict[str, object]]]) -> tuple[str, bytes]:
         names.append(f"{stack}-{name}.yml")
+        interval = Duration.of(max(usual.seconds, recording.SLOW.get(name.removeprefix("signals-"), 0.0)))
         text = f"groups:\n  - name: {stack}-{name}\n    interval: {interval}\n    rules:\n" + items(entries, 6)
         return f"prometheus/rules/{stack}-{name}.yml", (header(plan.config) + text).encode()
 

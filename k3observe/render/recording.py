@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from k3observe.catalogue.expression import recording
 from k3observe.catalogue.model import Entry
 from k3observe.plan import Plan, exporter_jobs
 from k3observe.render.alerts import by_labels, rate_window
+from k3observe.render.latency import latency
 from k3observe.render.selector import quoted, selector
 from k3observe.render.template import fill
 
-DOMAINS = ("targets", "requests", "latency", "kv-cache", "experts", "accelerators", "fleet")
+DOMAINS = ("targets", "requests", "latency", "lengths", "kv-cache", "experts", "accelerators", "fleet", "slo", "budget")
+SLOW = {"budget": 300.0}
+"""Seconds between evaluations of domains that look back a month."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ def domain(signal: str, kind: str) -> str:
         return "accelerators"
     if signal in ("engine_up", "engines", "replicas_expected", "exporter_up", "source_freshness", "source_up"):
         return "targets"
+    if signal in ("prompt_length", "output_length", "prefill_time", "decode_time"):
+        return "lengths"
     return "latency" if kind == "histogram" else "requests"
 
 
@@ -61,6 +67,8 @@ def groups(plan: Plan) -> dict[str, list[Record]]:
 def place(plan: Plan, name: str) -> str:
     """The domain in which a derived signal is recorded: after all that it is worked out from."""
     signals, derived = plan.catalogue.signals, plan.pack.derived[name]
+    if derived.domain is not None:
+        return derived.domain
     homes = {
         place(plan, need) if need in plan.pack.derived else domain(need, signals[need].kind)
         for need in (*derived.needs, *derived.uses)
@@ -142,7 +150,11 @@ def _derived(plan: Plan, name: str) -> Iterator[Record]:
         return
     shared: dict[str, list[str]] = {}
     for service in services:
-        known = common | {"facts": plan.facts[service], "thresholds": plan.thresholds[service], "sel": "\0"}
+        known = common | {
+            "facts": plan.facts[service], "thresholds": plan.thresholds[service], "sel": "\0",
+            "has": partial(plan.has, service), "includes": partial(_includes, plan, service),
+            "latency": partial(latency, plan, service, sel="\0", by=common["by"]),
+        }  # fmt: skip
         shared.setdefault(fill(derived.expr, known), []).append(service)
     for expr, alike in shared.items():
         if "\0" in expr:
@@ -152,6 +164,12 @@ def _derived(plan: Plan, name: str) -> Iterator[Record]:
             owner = plan.services[service]
             labels = (("stack", plan.config.stack), ("service", service), ("role", owner.role))
             yield Record(derived.record, expr, labels)
+
+
+def _includes(plan: Plan, service: str, whole: str, part: str) -> bool:
+    """Whether a service's source counts ``part`` in ``whole`` already."""
+    entry = plan.entry(service, whole)
+    return entry is not None and part in entry.includes
 
 
 def _aliases(plan: Plan) -> Iterator[Record]:

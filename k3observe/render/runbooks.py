@@ -38,7 +38,7 @@ def page(plan: Plan, rules: Sequence[Rule]) -> str:
     lines = [f"# {alert.name}: {alert.title.get(language)}", ""]
     for rule in rules:
         lines += _facts(plan, rule, words)
-    known = values(plan.config, alert, rules[0].settings, rules[0].selector)
+    known = values(plan, alert, rules[0].settings, rules[0].selector)
     threshold = rules[0].settings.threshold
     known |= {"number": threshold, "threshold": shown(threshold, alert.unit) if threshold is not None else ""}
     return "\n".join([*lines, fill(alert.runbook.get(language), known), ""])

@@ -18,6 +18,7 @@ _GO = {
     "count": '{{ printf "%.0f" $value }}',
     "rate": '{{ printf "%.3g" $value }}/s',
     "celsius": '{{ printf "%.0f" $value }} °C',
+    "times": '{{ printf "%.1f" $value }}x',
     "bytes": "{{ $value | humanize1024 }}B",
 }
 _ACTION = re.compile(r"\{\{\s*(.*?)\s*\}\}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from k3observe.catalogue.expression import ExampleSeries, Spelling, example_histogram, example_series
@@ -19,7 +20,7 @@ from k3observe.config.values import Duration
 from k3observe.plan import Plan
 from k3observe.render import recording
 from k3observe.render.alerts import Rule
-from k3observe.render.prometheus import labels as target_labels
+from k3observe.render.pods import labels as target_labels
 from k3observe.render.prometheus import sidecar_targets
 from k3observe.render.template import expand, holds, number
 from k3observe.rules.model import Case, Expected, Input
@@ -29,7 +30,7 @@ Steps = list[tuple[float, int]]
 _DEFAULTS = {
     "engine": "0", "rank": "0", "device": "0", "vendor": "nvidia", "uuid": "GPU-5e1f0000-0000-4000-8000-000000000000",
     "kind": "xid", "scope": "rank", "phase": "all", "formula": "mean_of_layers", "tier": "device", "link": "0",
-    "reason": "hw_thermal", "collector": "experts", "source": "plugin",
+    "reason": "hw_thermal_slowdown", "collector": "experts", "source": "plugin",
 }  # fmt: skip
 
 
@@ -48,7 +49,8 @@ def documents(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[
         if cases:
             alert = alike[0].alert
             inputs = {item.signal for case in alert.tests for item in case.input}
-            needed = recording.domains(plan, inputs | {*alert.signals, *alert.uses})
+            used = {signal for rule in alike for signal in rule.settings.uses}
+            needed = recording.domains(plan, inputs | used | {*alert.signals})
             order = [*(f"{plan.config.stack}-signals-{name}" for name in recorded if name in needed), group]
             yield name, {
                 "rule_files": [f"../rules/{name}.yml" for name in order],
@@ -63,16 +65,21 @@ def _step(plan: Plan, rules: Sequence[Rule]) -> float:
 
     Promtool evaluates every step of hours, which at a scrape interval of a second would take minutes.
     """
+    every = rules[0].alert.tests_every
+    if every is not None:
+        return max(plan.config.prometheus.scrape_interval.seconds, every.seconds)
     windows = [rule.settings.window.seconds for rule in rules if rule.settings.window]
     return max(plan.config.prometheus.scrape_interval.seconds, min(15.0, min(windows, default=60.0) // 4))
 
 
 def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
     service = plan.services[rule.services[0]]
-    facts = plan.facts[service.name]
+    facts, window = plan.facts[service.name], rule.settings.window
     known = {
         "threshold": rule.settings.threshold, "params": dict(rule.settings.params), "facts": facts,
-        "for_": rule.settings.for_.seconds / 60, "devices": facts["accelerators_per_node"] or 8,
+        "for_": rule.settings.for_.seconds / 60, "window": window.seconds / 60 if window else None,
+        "devices": facts["accelerators_per_node"] or 8, "code": rule.settings.codes[0] if rule.settings.codes else None,
+        **_around(plan, service.name, rule),
     }  # fmt: skip
     for case in rule.alert.tests:
         spellings: tuple[Spelling, ...] = ("colon", "underscore") if case.variants else ("colon",)
@@ -83,23 +90,46 @@ def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
                     yield test
 
 
+def _around(plan: Plan, service: str, rule: Rule) -> dict[str, float]:
+    """Bounds of the buckets that hold a latency just over the threshold (``over_low``, ``over_high``) and just under."""
+    entry = plan.entry(service, rule.alert.signals[0]) if rule.alert.signals else None
+    limit = rule.settings.threshold
+    if entry is None or not entry.buckets or limit is None:
+        return {}
+    bounds = (0.0, *entry.buckets, 2 * entry.buckets[-1])
+    over, under = bisect_right(bounds, limit), bisect_left(bounds, limit)
+    if not 0 < under <= over < len(bounds):
+        return {}
+    return {
+        "over_low": bounds[over - 1], "over_high": bounds[over],
+        "under_low": bounds[under - 1], "under_high": bounds[under],
+    }  # fmt: skip
+
+
 def _test(
     plan: Plan, rule: Rule, service: Service, case: Case, known: Mapping[str, Any], step: float, spelling: Spelling
 ) -> dict[str, Any] | None:
     """One test; None where the service's source has no series with the labels of the case."""
     series: dict[str, str] = {}
     # what is worked out from other signals is not fed
-    inputs = [item for item in case.input if plan.entry(service.name, item.signal)
-              and not plan.derives(service.name, item.signal)]  # fmt: skip
+    inputs = [item for item in _spread(case.input, rule.settings.uses)
+              if plan.entry(service.name, item.signal) and not plan.derives(service.name, item.signal)]  # fmt: skip
+    grown: dict[str, Steps] = {}
     for item in inputs:
         steps = _steps(item, known, step)
+        if plan.catalogue.signals[item.signal].kind == "histogram":
+            for text, growth in _histogram(plan, service, item, steps, evaluate(item.rate, known) * step, spelling):
+                grown[text] = _plus(grown[text], growth) if text in grown else growth
+            continue
         for other in _included(plan, service, item, inputs):
-            steps = _minus(steps, _steps(other, known, step))
+            steps = _plus(steps, _steps(other, known, step), -1)
         given = list(_series(plan, service, item, steps, step, spelling))
         if not given:
             return None
         for text, values in given:
             series.setdefault(text, values)
+    for text, growth in grown.items():
+        series[text] = _counter(growth)
     suffix = "" if spelling == "colon" else ", names with underscores"
     moments = [(at, case.fires) for at in case.at] + [(at, []) for at in case.quiet]
     return {
@@ -109,11 +139,32 @@ def _test(
             {
                 "eval_time": f"{round(evaluate(at, known) * 60)}s",
                 "alertname": rule.alert.name,
-                "exp_alerts": [_expected(plan, rule, service, case, expected, known) for expected in fires],
+                "exp_alerts": [
+                    _expected(plan, rule, service, case, expected, known)
+                    for one in fires for expected in _each(one, rule.settings.uses)
+                ],
             }
             for at, fires in moments
         ],
     }
+
+
+def _spread(inputs: Sequence[Input], planned: Iterable[str]) -> Iterator[Input]:
+    """Inputs, with one for each planned signal where an input stands for all of them."""
+    for item in inputs:
+        if item.each == "signal":
+            yield from (item.model_copy(update={"signal": signal, "each": None}) for signal in sorted(planned))
+        else:
+            yield item
+
+
+def _each(expected: Expected, planned: Iterable[str]) -> Iterator[Expected]:
+    """Expectations, with one for each planned signal where one stands for all of them."""
+    if expected.each == "signal":
+        for signal in sorted(planned):
+            yield expected.model_copy(update={"labels": {**expected.labels, "signal": signal}, "each": None})
+    else:
+        yield expected
 
 
 def _included(plan: Plan, service: Service, item: Input, inputs: Sequence[Input]) -> list[Input]:
@@ -176,9 +227,6 @@ def _series(
     places = instances(plan, service, job) if item.each == "replica" else instances(plan, service, job)[:1]
     for place in places:
         labels = {**_target(plan, service, signal, job), "instance": place, **_constants(entry, signal), **item.labels}
-        if signal.kind == "histogram":
-            yield from _histogram(signal, entry, labels, steps, step, spelling)
-            continue
         rows = _counted(example_series(signal, entry, labels, spelling), steps)
         for row in rows:
             yield row.series, _values(row, signal.kind == "counter", steps, step, entry.terms[0].type == "summary")
@@ -217,20 +265,20 @@ def _steps(item: Input, known: Mapping[str, Any], step: float) -> Steps:
             for value, minutes in item.values]  # fmt: skip
 
 
-def _minus(whole: Steps, part: Steps) -> Steps:
-    """A value less a part of it, which counts as 0 where it is absent."""
-    left = [value for value, count in part for _ in range(count)]
+def _plus(whole: Steps, part: Steps, sign: int = 1) -> Steps:
+    """Two timelines added, or the second taken off; what is absent in the second is 0."""
+    other = [value for value, count in part for _ in range(count)]
     found: Steps = []
     position = 0
     for value, count in whole:
         for _ in range(count):
-            taken = left[position] if position < len(left) else 0.0
-            rest = value - taken if taken == taken else value
+            more = other[position] if position < len(other) else 0.0
+            total = value + sign * more if more == more else value
             position += 1
-            if found and (found[-1][0] == rest or (found[-1][0] != found[-1][0] and rest != rest)):
-                found[-1] = (rest, found[-1][1] + 1)
+            if found and (found[-1][0] == total or (found[-1][0] != found[-1][0] and total != total)):
+                found[-1] = (total, found[-1][1] + 1)
             else:
-                found.append((rest, 1))
+                found.append((total, 1))
     return found
 
 
@@ -268,21 +316,30 @@ def _run(start: float, growth: float, count: int) -> str:
 
 
 def _histogram(
-    signal: Signal, entry: Entry, labels: Mapping[str, str], steps: Steps, step: float,
-    spelling: Spelling,
-) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """One request a second, each as long as the value says."""
-    totals: dict[str, float] = {}
-    parts: dict[str, list[str]] = {}
+    plan: Plan, service: Service, item: Input, steps: Steps, each: float, spelling: Spelling
+) -> Iterator[tuple[str, Steps]]:
+    """Growth of a histogram's counters a scrape: ``each`` observations, as long as the value says; none below 0."""
+    entry, signal = plan.entry(service.name, item.signal), plan.catalogue.signals[item.signal]
+    assert entry is not None
+    job = _job(plan, service, item.signal)
+    labels = {**_target(plan, service, signal, job), **_constants(entry, signal), **item.labels}
+    found: dict[str, Steps] = {}
     for value, count in steps:
-        absent = value != value
-        for row in example_histogram(signal, entry, 0.0 if absent else max(value, 0.0), labels, spelling):
-            growth = 0.0 if value < 0 else row.factor * step
-            start = totals.get(row.series, 0.0)
-            parts.setdefault(row.series, []).append(_gone(count) if absent else _run(start, growth, count))
-            totals[row.series] = start if absent else start + growth * count
-    for series, runs in parts.items():
-        yield series, " ".join(runs)
+        for row in example_histogram(signal, entry, max(value, 0.0) if value == value else 0.0, labels, spelling):
+            growth = row.factor * each if value >= 0 else value if value != value else 0.0
+            found.setdefault(row.series, []).append((growth, count))
+    yield from found.items()
+
+
+def _counter(growth: Steps) -> str:
+    parts, total = [], 0.0
+    for each, count in growth:
+        if each != each:
+            parts.append(_gone(count))
+            continue
+        parts.append(_run(total, each, count))
+        total += each * count
+    return " ".join(parts)
 
 
 _OPERATORS: Mapping[type[ast.operator | ast.unaryop], Callable[..., float]] = {
@@ -293,7 +350,7 @@ _CALLS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "round": r
 
 
 def evaluate(value: float | str, known: Mapping[str, Any]) -> float:
-    """Evaluate arithmetic over ``threshold``, ``params.x``, ``facts.x`` and ``for_`` (minutes); ``absent`` is NaN.
+    """Evaluate arithmetic over ``threshold``, ``params.x``, ``facts['slo.errors']``, ``for_`` (minutes); ``absent`` is NaN.
 
     Raises ValueError for anything else: a rule file may come from somebody else's pack.
     """
@@ -314,6 +371,8 @@ def _evaluate(node: ast.expr, known: Mapping[str, Any]) -> Any:
         return known[node.id]
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return known[node.value.id][node.attr]
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
+        return known[node.value.id][node.slice.value]
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_evaluate(node.left, known), _evaluate(node.right, known))
     if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
