@@ -42,6 +42,14 @@ class ConfigError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+class FieldError(ValueError):
+    """A value that does not fit the others of its section; ``path`` leads to it from there."""
+
+    def __init__(self, what: str, path: Path, value: object = None, fix: str = "") -> None:
+        self.what, self.path, self.value, self.fix = what, path, value, fix
+        super().__init__(what)
+
+
 def shorten(value: object, limit: int = 80) -> str:
     """Show a value in a message without flooding the terminal."""
     text = repr(value)
@@ -49,7 +57,8 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the known word that is nearest, else list the known ones."""
+    """Suggest the known word that is nearest, else list the known ones, at most a dozen."""
     known = sorted(known)
     near = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(known)
+    listed = ", ".join(known[:12]) + (f", … ({len(known)})" if len(known) > 12 else "")
+    return f"did you mean {near[0]!r}?" if near else f"known: {listed}"

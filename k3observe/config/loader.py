@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -10,9 +11,24 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from k3observe.config.errors import ConfigError, Path, Problem, did_you_mean
+from k3observe.config.errors import ConfigError, FieldError, Path, Problem, did_you_mean
 from k3observe.config.model import Config
 from k3observe.config.source import Located, load_yaml, read_bounded
+
+_PLAINLY = {
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "too_short": "must not be empty",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +62,41 @@ def loads(text: str, name: str = "k3observe.yaml") -> Loaded:
     try:
         return Loaded(Config.model_validate(source.data), source)
     except ValidationError as error:
-        problems = [source.place(_problem(item, source.data)) for item in error.errors(include_url=False)]
-        found = {str(problem): problem for problem in problems}
-        raise ConfigError(sorted(found.values(), key=lambda p: (p.line, str(p)))) from None
+        raise ConfigError(_problems(error.errors(include_url=False), source)) from None
 
 
-def _problem(error: Any, data: object) -> Problem:
-    path = _real_path(error["loc"], data)
+def _problems(errors: list[Any], source: Located) -> list[Problem]:
+    """Each problem once, by line; words that a field takes are one list, however many parts the schema has of it."""
+    allowed: dict[Path, list[str]] = {}
+    found: dict[str, Problem] = {}
+    for error in errors:
+        path = _real_path(error["loc"], source.data)
+        if error["type"] == "literal_error":
+            allowed.setdefault(path, []).extend(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    for error in errors:
+        path = _real_path(error["loc"], source.data)
+        problem = source.place(_problem(error, path, allowed.get(path, [])))
+        found[str(problem)] = problem
+    return sorted(found.values(), key=lambda problem: (problem.line, str(problem)))
+
+
+def _problem(error: Any, path: Path, allowed: list[str]) -> Problem:
     kind, value = error["type"], error["input"]
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, FieldError):
+        return Problem(cause.what, path + cause.path, cause.value, cause.fix)
     if kind == "missing":
         return Problem("is missing", path, fix=f"add {path[-1]}:")
     if kind == "extra_forbidden":
         return Problem("is no known field", path, fix=did_you_mean(str(path[-1]), _fields(Config, path[:-1])))
     if kind == "literal_error":
-        return Problem("is not one of " + error["ctx"]["expected"], path, value)
-    what = error["msg"].removeprefix("Value error, ")
+        words = allowed or [error["ctx"]["expected"]]
+        near = did_you_mean(str(value), words)
+        return Problem("is not one of " + ", ".join(words), path, value, near if near.startswith("did") else "")
+    what = _PLAINLY.get(kind) or error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     what, _, fix = what.partition("; ")
     shown = None if isinstance(value, dict | list) and len(str(value)) > 80 else value
-    return Problem(what[:1].lower() + what[1:], path, shown, fix)
+    return Problem(what, path, shown, fix)
 
 
 def _real_path(loc: tuple[Any, ...], data: object) -> Path:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from k3observe.config.errors import FieldError, Path, did_you_mean
 from k3observe.config.presets import PRESETS, Preset
 from k3observe.config.values import (
     AbsolutePath,
@@ -62,7 +63,7 @@ class Model(Section):
     @model_validator(mode="after")
     def _preset_is_known(self) -> Model:
         if self.preset is not None and self.preset not in PRESETS:
-            raise ValueError(f"unknown preset {self.preset!r}; known: {', '.join(sorted(PRESETS))}")
+            raise FieldError("is no known preset", ("preset",), self.preset, did_you_mean(self.preset, PRESETS))
         return self
 
     @property
@@ -131,7 +132,7 @@ class DnsDiscovery(Section):
     @model_validator(mode="after")
     def _a_needs_port(self) -> DnsDiscovery:
         if self.type != "SRV" and self.port is None:
-            raise ValueError("A and AAAA records name no port; add port: 8000")
+            raise ValueError("names no port, nor do A and AAAA records; add port: 8000")
         return self
 
 
@@ -166,7 +167,7 @@ class Replicas(Section):
     @model_validator(mode="after")
     def _ordered(self) -> Replicas:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
+            raise FieldError(f"is above max {self.max}", ("min",), self.min)
         return self
 
 
@@ -183,7 +184,7 @@ class Accelerators(Section):
     @model_validator(mode="after")
     def _source_fits(self) -> Accelerators:
         if (self.source, self.kind) in (("dcgm", "ascend"), ("npu-exporter", "nvidia")):
-            raise ValueError(f"{self.source} cannot read {self.kind} devices")
+            raise FieldError(f"cannot read {self.kind} devices", ("source",), self.source)
         return self
 
 
@@ -250,10 +251,11 @@ class Service(Section):
     def _consistent(self) -> Service:
         if bool(self.targets) == bool(self.discovery):
             raise ValueError("needs either targets or discovery")
-        if len(set(self.targets)) != len(self.targets):
-            raise ValueError("a target stands twice")
+        for index, target in enumerate(self.targets):
+            if target in self.targets[:index]:
+                raise FieldError("stands twice", ("targets", index), target, "keep one of them")
         if self.kv_source == "sidecar" and "kv-cache" not in self.sidecar.collect:
-            raise ValueError("kv_source: sidecar needs kv-cache in sidecar.collect")
+            raise FieldError("needs kv-cache in sidecar.collect", ("kv_source",), self.kv_source)
         return self
 
 
@@ -272,11 +274,11 @@ class Prometheus(Section):
     def _timeout_fits(self) -> Prometheus:
         for name in ("scrape_interval", "evaluation_interval"):
             if not 1 <= getattr(self, name).seconds <= 600:
-                raise ValueError(f"{name} {getattr(self, name)} is outside 1s to 10m")
+                raise FieldError("is outside 1s to 10m", (name,), str(getattr(self, name)))
         if self.timeout.seconds > self.scrape_interval.seconds:
-            raise ValueError(
-                f"scrape_timeout {self.timeout} is longer than scrape_interval {self.scrape_interval}, "
-                "which Prometheus refuses")
+            raise FieldError(
+                f"is longer than scrape_interval {self.scrape_interval}, which Prometheus refuses",
+                ("scrape_timeout",), str(self.timeout), f"use at most {self.scrape_interval}")  # fmt: skip
         return self
 
     @property
@@ -391,7 +393,8 @@ class Notify(Section):
     def _receivers_exist(self) -> Notify:
         for route, receiver in self.routes.items():
             if receiver not in self.receivers:
-                raise ValueError(f"route {route} names the receiver {receiver!r}, which does not exist")
+                fix = did_you_mean(receiver, self.receivers) if self.receivers else "define it under notify.receivers"
+                raise FieldError("names a receiver that does not exist", ("routes", route), receiver, fix)
         return self
 
 
@@ -442,12 +445,14 @@ class Config(Section):
         names = [service.name for service in self.services]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise ValueError(f"service {name!r} stands twice")
+                raise FieldError("stands twice", ("services", index, "name"), name, "give each service its own name")
         for service in self.services:
             unknown = set(service.accelerators.nodes.values()) - set(names) if service.accelerators else ()
             if unknown:
                 raise ValueError(f"accelerators.nodes of {service.name!r} names no service: {min(unknown)!r}")
-        taken = OWN_LABELS & {*self.external_labels, *self.identity_labels}
-        if taken:
-            raise ValueError(f"the label {min(taken)!r} is k3observe's own; choose another name")
+        places: list[tuple[Path, str]] = [(("external_labels", name), name) for name in self.external_labels]
+        places += [(("identity_labels", index), name) for index, name in enumerate(self.identity_labels)]
+        for path, name in places:
+            if name in OWN_LABELS:
+                raise FieldError("is a label of k3observe's own", path, name, "choose another name")
         return self
