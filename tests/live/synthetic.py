@@ -75,6 +75,8 @@ def _extras(metric: Metric, version: Version) -> list[dict[str, str]]:
 
 
 def _base(metric: Metric, version: Version, number: int) -> dict[str, str]:
+    if metric.name == "vllm:cache_config_info":
+        return {"engine": str(number)} if version >= Version.parse("0.9.0") else {}
     if metric.name.startswith("vllm:"):
         return {**VLLM, "engine": str(number)} if version >= Version.parse("0.8.5") else dict(VLLM)
     if (
