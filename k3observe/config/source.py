@@ -14,7 +14,7 @@ from k3observe.config.errors import ConfigError, Path, Problem
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
-MAX_NODES = 500_000
+MAX_NODES = 200_000
 
 _MERGE = "tag:yaml.org,2002:merge"
 _UNFINISHED = object()
@@ -69,7 +69,7 @@ def load_yaml(text: str, name: str) -> Located:
 
     Anchors and aliases are refused: nothing in a configuration needs them, and they are how a small file becomes
     gigabytes. Raises ConfigError with the line for bad syntax, duplicate keys, keys that are no strings, and more
-    than 32 levels or 500,000 values.
+    than 32 levels or 200,000 values.
     """
     if len(text) > MAX_BYTES:
         raise ConfigError([Problem("is larger than 1 MiB", file=name)])
