@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MAX_SAMPLES = 50_000
+MAX_LABELS = 16 * 1024
+"""Bytes of a line after its name; what is longer is no label that anybody could use."""
 
 _CLOSING = re.compile(rb"[ \t]*\}")
 _LABEL = rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"[^"\\]*")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*'
@@ -64,8 +66,9 @@ class Reader:
         for match in (*((first,) if first else ()), *self._find.finditer(body)):
             plain, quoted, rest = match.groups()
             name = self._names[(plain or quoted).replace(b":", b"_")]
-            sample = _parse(name, b"{" + rest if quoted else rest)
-            if sample is None or len(samples) >= self._max_samples:
+            usable = len(rest) <= MAX_LABELS and len(samples) < self._max_samples
+            sample = _parse(name, b"{" + rest if quoted else rest) if usable else None
+            if sample is None:
                 malformed += 1
             else:
                 samples.append(sample)

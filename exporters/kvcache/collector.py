@@ -124,9 +124,11 @@ class KvCacheCollector:
 
     def _row(self, now: float, reading: EngineReading, start_time: float | None) -> _Row:
         key = (reading.model_name, reading.engine)
-        if reading.queries is None or (key not in self._counters and len(self._counters) >= _MAX_FOLLOWED):
+        if reading.queries is None:
             return _Row(reading, None, {})
-        counters = self._counters.setdefault(key, Counters(self._interval))
+        counters = self._counters[key] = self._counters.pop(key, None) or Counters(self._interval)
+        if len(self._counters) > _MAX_FOLLOWED:
+            del self._counters[next(iter(self._counters))]  # the one that was not seen for longest
         totals = counters.add(now, reading.queries, reading.hits, start_time)
         return _Row(reading, totals, counters.ratios() if reading.hits else {})
 

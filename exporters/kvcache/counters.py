@@ -23,8 +23,9 @@ class Totals(NamedTuple):
 class Counters:
     """Follows one engine.
 
-    A counter that falls, or an engine whose process start time changed, has restarted: what it had before stays in
-    the total, as ``increase()`` of Prometheus would have it.
+    An engine with a counter that falls, or whose process start time changed, has restarted: what all of its counters
+    had before stays in the totals. By itself a counter may have overtaken its old value since, which ``increase()`` of
+    Prometheus cannot know.
     """
 
     def __init__(self, interval: float) -> None:
@@ -40,15 +41,12 @@ class Counters:
         """Take the engine's raw counters at ``now`` (monotonic seconds) and return the totals."""
         restarted = None not in (self._start_time, start_time) and self._start_time != start_time
         self._start_time = start_time if start_time is not None else self._start_time
-        if restarted:
+        raw = {"": queries, **dict(hits)}
+        if restarted or any(value < self._last.get(name, 0.0) for name, value in raw.items()):
             for name, value in self._last.items():
                 self._offsets[name] = self._offsets.get(name, 0.0) + value
             self._last = {}
-        raw = {"": queries, **dict(hits)}
-        for name, value in raw.items():
-            if value < self._last.get(name, 0.0):
-                self._offsets[name] = self._offsets.get(name, 0.0) + self._last[name]
-            self._last[name] = value
+        self._last |= raw
         # A tier that hit before a restart and not since keeps its total.
         total = {name: self._offsets.get(name, 0.0) + self._last.get(name, 0.0)
                  for name in {*self._offsets, *self._last}}

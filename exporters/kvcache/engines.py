@@ -13,6 +13,8 @@ from typing import NamedTuple
 from k3observe.exporters.exposition import Sample
 
 MAX_ENGINES = 256
+MAX_TIERS = 8
+MAX_NAME = 256
 
 _VLLM = (
     "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
@@ -83,15 +85,19 @@ def _is_silent(sample: Sample) -> bool:
     return sample.name == "sglang:token_usage" and not sample.value >= 0
 
 
+def _label(sample: Sample, name: str, otherwise: str = "") -> str:
+    return sample.labels.get(name, otherwise)[:MAX_NAME]
+
+
 def _model(sample: Sample) -> str:
-    return sample.labels.get("model_name", "")
+    return _label(sample, "model_name")
 
 
 def _vllm(by_name: dict[str, list[Sample]], help_of: Help) -> Iterable[EngineReading]:
     def values(*names: str) -> dict[Key, float]:
         """Values by engine of the first name that is there: 0.9.2 to 0.10.2 have old and new names at once."""
         found = next((by_name[name] for name in names if by_name[name]), [])
-        return {(_model(s), s.labels.get("engine", "0")): s.value for s in found}
+        return {(_model(s), _label(s, "engine", "0")): s.value for s in found}
 
     usage = values("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     queries = values("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
@@ -100,7 +106,7 @@ def _vllm(by_name: dict[str, list[Sample]], help_of: Help) -> Iterable[EngineRea
     external_hits = values("vllm:external_prefix_cache_hits_total")
     by_source: dict[Key, dict[str, float]] = defaultdict(dict)
     for s in by_name["vllm:prompt_tokens_cached_by_source_total"]:
-        by_source[_model(s), s.labels.get("engine", "0")][s.labels.get("source", "")] = s.value
+        by_source[_model(s), _label(s, "engine", "0")][_label(s, "source")] = s.value
     unit: float | None = 1.0
     if queries and not by_name["vllm:prefix_cache_queries_total"]:
         unit = _block_size(by_name, help_of)
@@ -115,7 +121,7 @@ def _vllm(by_name: dict[str, list[Sample]], help_of: Help) -> Iterable[EngineRea
                 tiers["external"] = external_hits[key]
         # With local prefix caching off every lookup goes to the connector; with it on only what it missed.
         looked_up = max(queries[key], external_queries.get(key, 0.0)) if key in queries else None
-        yield EngineReading(*key, usage.get(key), looked_up, tuple(sorted(tiers.items())), unit)
+        yield EngineReading(*key, usage.get(key), looked_up, _bounded(tiers), unit)
 
 
 def _block_size(by_name: dict[str, list[Sample]], help_of: Help) -> float | None:
@@ -131,7 +137,7 @@ def _sglang(by_name: dict[str, list[Sample]]) -> Iterable[EngineReading]:
     """Ranks of one data-parallel rank repeat its values or are silent at 0: the maximum is the value."""
 
     def engine(sample: Sample) -> Key:
-        return _model(sample), sample.labels.get("dp_rank", "0")
+        return _model(sample), _label(sample, "dp_rank", "0")
 
     usage: dict[Key, float] = {}
     for s in by_name["sglang:token_usage"]:
@@ -139,7 +145,7 @@ def _sglang(by_name: dict[str, list[Sample]]) -> Iterable[EngineReading]:
             usage[engine(s)] = max(usage.get(engine(s), 0.0), s.value)
     modes: dict[Key, dict[str, float]] = defaultdict(dict)
     for s in by_name["sglang:prefill_effective_tokens_total"]:
-        mode, counts = s.labels.get("mode", ""), modes[engine(s)]
+        mode, counts = _label(s, "mode"), modes[engine(s)]
         counts[mode] = max(counts.get(mode, 0.0), s.value)
     counted: dict[Key, tuple[float | None, tuple[tuple[str, float], ...]]] = {}
     for key, counts in modes.items():  # SGLang 0.5.18 on
@@ -165,7 +171,7 @@ def _sglang_at_finish(
     for s in by_name["sglang:prompt_tokens_total"]:
         prompt[_model(s)] += s.value  # one series by is_streaming
     for s in by_name["sglang:cached_tokens_total"]:
-        tiers, source = cached[_model(s)], s.labels.get("cache_source") or "total"
+        tiers, source = cached[_model(s)], _label(s, "cache_source") or "total"
         tiers[source] = tiers.get(source, 0.0) + s.value
     counted: dict[Key, tuple[float | None, tuple[tuple[str, float], ...]]] = {}
     for model, tokens in prompt.items():
@@ -181,7 +187,14 @@ def _sglang_at_finish(
 
 def _tiers(hits: dict[str, float]) -> tuple[tuple[str, float], ...]:
     """Sort; a tier that never hit is left out, unless it is the first one."""
-    return tuple(sorted((tier, v) for tier, v in hits.items() if v or tier in ("device", "total")))
+    return _bounded({tier: v for tier, v in hits.items() if v or tier in ("device", "total")})
+
+
+def _bounded(hits: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    """Sort; names come from the engine, so that those after the first few are one, ``other``."""
+    ordered = sorted(hits.items(), key=lambda tier: (tier[0] not in ("device", "total"), tier))
+    few, rest = ordered[: MAX_TIERS - 1], ordered[MAX_TIERS - 1 :]
+    return tuple(sorted((*few, ("other", sum(v for _, v in rest))) if len(rest) > 1 else ordered))
 
 
 def _mindie(by_name: dict[str, list[Sample]]) -> Iterable[EngineReading]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 from urllib.parse import urlsplit
 
-MAX_BYTES = 64 << 20
-"""Of the body, received or unpacked; an engine of 20,000 lines has 3 MB."""
+MAX_BYTES = 16 << 20
+"""Of the body, received or unpacked; an engine of 20,000 lines has 3 MB. It is held a few times while it is read."""
 
 REASONS = ("connect", "timeout", "tls", "redirect", "status", "too_large", "format", "protocol")
 _CHUNK = 256 * 1024
@@ -50,8 +50,10 @@ def endpoint(url: str) -> Endpoint:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"{url!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.hostname.isprintable():
         raise ValueError(f"{url!r} is no http:// or https:// URL")
+    if port == 0:
+        raise ValueError(f"{url!r}: port 0 is none")
     if parts.username is not None or parts.fragment:
         raise ValueError(f"{url!r}: user names and fragments are not supported")
     target = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
@@ -172,21 +174,42 @@ def _exchange(
 
 
 def _body(response: http.client.HTTPResponse, *, gzip: bool, max_bytes: int) -> bytes:
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16) if gzip else None
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
+    unpack = _Gunzip(max_bytes) if gzip else None
     while chunk := response.read1(_CHUNK):
-        if unpacker is not None:
-            try:
-                chunk = unpacker.decompress(chunk, max_bytes + 1 - size)
-            except zlib.error as error:
-                raise FetchError("format", f"broken gzip: {error}") from None
-        size += len(chunk)
-        if size > max_bytes or (unpacker is not None and unpacker.unconsumed_tail):
+        body += unpack(chunk, len(body)) if unpack is not None else chunk
+        if len(body) > max_bytes:
             raise FetchError("too_large", f"more than {max_bytes} bytes")
-        chunks.append(chunk)
-    if unpacker is not None and not unpacker.eof:
+    if unpack is not None and not unpack.complete:
         raise FetchError("protocol", "the body ends early")
     if response.length:
         raise FetchError("protocol", f"the body ends early: {response.length} bytes are missing")
-    return b"".join(chunks)
+    return bytes(body)
+
+
+class _Gunzip:
+    """Unpacks gzip, of several members too, to at most ``max_bytes`` in all."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last member has ended."""
+        return self._unpacker.eof
+
+    def __call__(self, chunk: bytes, size: int) -> bytes:
+        """Return what ``chunk`` adds to the ``size`` bytes unpacked so far. Raises FetchError."""
+        unpacked = b""
+        while chunk:
+            if self._unpacker.eof:
+                self._unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            try:
+                unpacked += self._unpacker.decompress(chunk, self._max_bytes + 1 - size - len(unpacked))
+            except zlib.error as error:
+                raise FetchError("format", f"broken gzip: {error}") from None
+            if self._unpacker.unconsumed_tail or size + len(unpacked) > self._max_bytes:
+                raise FetchError("too_large", f"more than {self._max_bytes} bytes")
+            chunk = self._unpacker.unused_data
+        return unpacked

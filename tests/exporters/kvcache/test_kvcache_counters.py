@@ -79,3 +79,11 @@ def test_totals_never_fall_and_ratios_stay_within_0_and_1(raw: list[tuple[int, i
         before = totals.queries, totals.all_hits
         assert all(0 <= ratio <= 1 for ratio in counters.ratios().values())
     assert len(counters._history) <= 300 / interval + 4
+
+
+def test_after_a_restart_a_counter_that_has_overtaken_its_old_value_is_counted_from_zero_too() -> None:
+    counters = Counters(5)
+    for second in range(0, 60, 5):
+        counters.add(second, 1000.0, device(10))
+    assert counters.add(60, 500, device(50)).hits == {"device": 60}
+    assert counters.ratios() == {"1m": pytest.approx(0.1)}

@@ -120,3 +120,14 @@ def test_the_number_of_engines_is_bounded() -> None:
     body = "".join(f'vllm:kv_cache_usage_perc{{engine="{n}"}} 0.5\n' for n in range(400)).encode()
     readings = read(body)
     assert (len(readings.engines), readings.implausible) == (256, 144)
+
+
+def test_the_number_of_tiers_and_the_length_of_names_are_bounded() -> None:
+    by_source = "vllm:prompt_tokens_cached_by_source_total"
+    body = (f'vllm:prefix_cache_queries_total{{model_name="{"m" * 9000}",engine="0"}} 90\n'
+            f'vllm:prefix_cache_hits_total{{model_name="{"m" * 9000}",engine="0"}} 10\n'
+            f'vllm:kv_cache_usage_perc{{model_name="{"m" * 20_000}",engine="0"}} 0.5\n')
+    body += "".join(f'{by_source}{{model_name="{"m" * 9000}",engine="0",source="s{i:03}"}} 1\n' for i in range(500))
+    (reading,) = read(body.encode()).engines
+    assert (reading.model_name, reading.usage) == ("m" * 256, None)
+    assert reading.hits == (("device", 10), ("other", 494), *((f"s{i:03}", 1) for i in range(6)))

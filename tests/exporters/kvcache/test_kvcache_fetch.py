@@ -156,3 +156,21 @@ def test_an_address_is_kept_as_it_was_given(url: str, target: str) -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"http|supported|port|ASCII|IPv6"):
         endpoint(url)
+
+
+def test_gzip_of_several_members_is_read_whole_and_what_is_no_gzip_behind_it_ends_the_fetch(
+    run_engine: RunEngine
+) -> None:
+    engine = run_engine(gzip.compress(b"a 1\n") + gzip.compress(b"b 2\n"))
+    engine.serve = lambda sock: engine.answer(sock, "200 OK", "Content-Encoding: gzip")
+    assert fetch(endpoint(engine.url), 5) == b"a 1\nb 2\n"
+    engine.body += gzip.compress(bytes(1 << 20))
+    assert refused(engine, max_bytes=1 << 20) == "too_large"
+
+    def endless(sock: socket.socket) -> None:
+        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"a 1\n"))
+        while True:
+            sock.sendall(bytes(1 << 16))
+
+    engine.serve = endless
+    assert refused(engine) == "format"
