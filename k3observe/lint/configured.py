@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from k3observe.catalogue.catalogue import Catalogue
 from k3observe.catalogue.model import Entry, Source
 from k3observe.config.model import Config
+from k3observe.exporters import families
 from k3observe.facts import facts
 from k3observe.lint.surroundings import Surroundings
+from k3observe.rules import load as load_rules
 
 
 def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
@@ -23,8 +25,9 @@ def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
         if signal.kind == "gauge" and signal.unit == "ratio":
             # a raw series that is converted reads otherwise, 0 to 100 say
             shares.update(names if entry.scale == 1 and len(entry.terms) == 1 else [signal.series])
+    series = frozenset(_series(catalogue))
     if config is None:
-        return Surroundings(top_bounds=tops, shares=frozenset(shares))
+        return Surroundings(top_bounds=tops, shares=frozenset(shares), series=series)
     reserved = [facts(service)["gpu_memory_utilization"] for service in config.services]
     return Surroundings(
         scrape_interval=config.prometheus.scrape_interval.seconds,
@@ -33,7 +36,18 @@ def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
         reserved=max((share for share in reserved if share is not None), default=Surroundings().reserved),
         top_bounds=tops,
         shares=frozenset(shares),
+        series=series,
     )
+
+
+def _series(catalogue: Catalogue) -> Iterator[str]:
+    """Names that start with k3: recorded from signals, derived from them, or exposed by the exporters."""
+    yield from (signal.series for signal in catalogue.signals.values())
+    yield from (derived.record for derived in load_rules().derived.values())
+    yield from (term.name for _, entry in _entries(catalogue) for term in entry.terms)
+    for family in vars(families).values():
+        if isinstance(family, families.Family):
+            yield family.name
 
 
 def _entries(catalogue: Catalogue) -> Iterator[tuple[Source, Entry]]:

@@ -10,14 +10,15 @@ from k3observe.lint import (
     counters,
     dashboards,
     histograms,
+    queries,
     ranges,
     ratios,
     scrape,
     selectors,
     templates,
 )
-from k3observe.lint.dashboards import Dashboard
 from k3observe.lint.finding import Check
+from k3observe.lint.panels import Dashboard
 from k3observe.lint.rules import Rule
 from k3observe.lint.scrape import Scraping
 
@@ -27,7 +28,7 @@ RULES: tuple[Check[Rule], ...] = (
 )  # fmt: skip
 SCRAPING: tuple[Check[Scraping], ...] = scrape.CHECKS
 ALERTMANAGER: tuple[Check[Located], ...] = alertmanager.CHECKS
-DASHBOARDS: tuple[Check[Dashboard], ...] = dashboards.CHECKS
+DASHBOARDS: tuple[Check[Dashboard], ...] = (*dashboards.CHECKS, *queries.CHECKS)
 
 # found while reading files and by Prometheus' own programs, not by a function above
 READING = ("yaml/syntax", "rules/shape", "promql/syntax", "lint/unknown-check",

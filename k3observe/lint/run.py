@@ -8,12 +8,12 @@ from itertools import islice
 from typing import TypeVar
 
 from k3observe.lint import registry
-from k3observe.lint.dashboards import Dashboard
 from k3observe.lint.disabled import Disabled
 from k3observe.lint.finding import Check, Fault, Finding
 from k3observe.lint.folder import Document
 from k3observe.lint.jobs import known_jobs
 from k3observe.lint.labels import ANY, Labels, labels
+from k3observe.lint.panels import Dashboard
 from k3observe.lint.rules import Rule, rules, seconds
 from k3observe.lint.scrape import Scraping
 from k3observe.lint.surroundings import Surroundings

@@ -16,7 +16,8 @@ class Surroundings:
     can have, None where that is unknown.
     ``records`` maps a recorded series to the labels it carries. ``reserved`` is the largest share of device memory that
     an engine reserves. ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
-    ``shares`` are names of gauges that read 0 to 1.
+    ``shares`` are names of gauges that read 0 to 1. ``series`` are all names that start with ``k3``, of recorded series
+    (of a histogram without ``_bucket:rate5m``) and of the exporters; empty where they are not known.
     """
 
     scrape_interval: float = 15.0
@@ -28,3 +29,4 @@ class Surroundings:
     job_intervals: Mapping[str, float] = field(default_factory=dict)
     top_bounds: Mapping[str, float] = field(default_factory=dict)
     shares: frozenset[str] = frozenset()
+    series: frozenset[str] = frozenset()
