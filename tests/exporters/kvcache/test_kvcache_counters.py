@@ -65,7 +65,9 @@ def test_a_tier_that_vanishes_keeps_its_total() -> None:
     counters = Counters(5)
     counters.add(0, 10, (("device", 4.0), ("host", 3.0)))
     assert counters.add(5, 12, device(5)).hits == {"device": 5.0, "host": 3.0}
-    assert counters.add(10, 14, (("device", 5.0), ("host", 1.0))).hits == {"device": 5.0, "host": 4.0}
+    assert counters.add(10, 14, (("device", 6.0), ("host", 4.0))).hits == {"device": 6.0, "host": 4.0}
+    assert counters.add(15, 3, device(1)).hits == {"device": 7.0, "host": 4.0}
+    assert counters.add(20, 5, (("device", 1.0), ("host", 1.0))).hits == {"device": 7.0, "host": 5.0}
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=80), st.floats(0.1, 60))
