@@ -8,6 +8,8 @@ from typing import Any
 
 from k3observe.config.model import Config
 from k3observe.config.values import Duration
+from k3observe.dashboards.boards import home
+from k3observe.dashboards.model import panel_id
 from k3observe.plan import Plan, Settings
 from k3observe.render.selector import selector
 from k3observe.render.template import fill, go, shown
@@ -122,9 +124,10 @@ def _links(config: Config, alert: Alert) -> dict[str, str]:
         links["runbook_url"] = f"{config.runbook_base_url.rstrip('/')}/{alert.name}"
     if config.grafana_url:
         board = f"{config.grafana_url.rstrip('/')}/d/{dashboard_uid(config, alert.dashboard)}"
-        shared = [name for name in ("service", "instance") if name in _shown(alert)]
-        query = "&".join(f"var-{name}={{{{ $labels.{name} }}}}" for name in shared)
-        links["dashboard_url"] = f"{board}?{query}" if query else board
+        found = home(alert.name)
+        query = [f"viewPanel={panel_id(found[1].key)}"] if found and found[0].name == alert.dashboard else []
+        query += [f"var-{name}={{{{ $labels.{name} }}}}" for name in ("service", "instance") if name in _shown(alert)]
+        links["dashboard_url"] = f"{board}?{'&'.join(query)}" if query else board
     return links
 
 
