@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
+from k3observe.catalogue import values
 from k3observe.catalogue.catalogue import Catalogue
 from k3observe.catalogue.document import Node, read
 from k3observe.catalogue.model import (
@@ -18,7 +18,6 @@ from k3observe.catalogue.model import (
     Example,
     Gap,
     Kind,
-    Label,
     Level,
     Mark,
     RawType,
@@ -27,7 +26,6 @@ from k3observe.catalogue.model import (
     Term,
     Text,
 )
-from k3observe.catalogue.version import Version, VersionRange
 from k3observe.config.errors import did_you_mean
 
 FOLDER = Path(__file__).parent
@@ -78,7 +76,6 @@ _ENTRY_KEYS = (
 )
 _GAP_KEYS = ("gap", "fix", "versions")
 _METRIC_NAME = re.compile(r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")
-_T = TypeVar("_T", bound=str)
 
 
 @dataclass(frozen=True)
@@ -124,13 +121,13 @@ def _signals(document: Node) -> dict[str, Signal]:
         levels: tuple[Level, ...] = ("engine", "service", "device", "instance")
         found[name] = Signal(
             name=name,
-            kind=_choice(_need(node, "kind"), kinds),
-            series=_need(node, "series").text(),
-            unit=_need(node, "unit").text(),
-            labels=_texts(fields.get("labels")),
-            level=_choice(_need(node, "level"), levels),
-            meaning=Text(_need(node, "en").text(), _need(node, "zh-CN").text()),
-            derived_from=_texts(fields.get("derived_from")),
+            kind=values.choice(values.need(node, "kind"), kinds),
+            series=values.need(node, "series").text(),
+            unit=values.need(node, "unit").text(),
+            labels=values.texts(fields.get("labels")),
+            level=values.choice(values.need(node, "level"), levels),
+            meaning=Text(values.need(node, "en").text(), values.need(node, "zh-CN").text()),
+            derived_from=values.texts(fields.get("derived_from")),
         )
     for name, signal in found.items():
         for origin in signal.derived_from:
@@ -141,32 +138,34 @@ def _signals(document: Node) -> dict[str, Signal]:
 
 def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, Source]) -> Source:
     fields = document.mapping(_SOURCE_KEYS)
-    name = _need(document, "name").text()
+    name = values.need(document, "name").text()
     base = known.get(name)
     if "extends" in fields:
         extends = fields["extends"].text()
         if extends not in known:
             raise fields["extends"].error("names no source", did_you_mean(extends, known), extends)
         base = known[extends]
-    text = _Fields(fields)
+    text = values.Texts(fields)
     evidences: tuple[Evidence, ...] = ("exposition", "documentation")
     kinds = ("engine", "exporter")
-    kind = _choice(fields["kind"], kinds) if "kind" in fields else (base.kind if base else "engine")
+    kind = values.choice(fields["kind"], kinds) if "kind" in fields else (base.kind if base else "engine")
     evidence: Evidence = (
-        _choice(fields["evidence"], evidences) if "evidence" in fields else (base.evidence if base else "documentation")
+        values.choice(fields["evidence"], evidences)
+        if "evidence" in fields
+        else (base.evidence if base else "documentation")
     )
-    labels = _labels(fields["labels"]) if "labels" in fields else (base.labels if base else {})
+    labels = values.labels(fields["labels"]) if "labels" in fields else (base.labels if base else {})
     shell = Source(
         name=name,
         title=text.get("title", base.title if base else name),
         kind="engine" if kind == "engine" else "exporter",
         job=text.get("job", base.job if base else "k3-engine"),
-        port=_port(fields["port"]) if "port" in fields else (base.port if base else 8000),
+        port=values.port(fields["port"]) if "port" in fields else (base.port if base else 8000),
         metrics_path=text.get("metrics_path", base.metrics_path if base else "/metrics"),
         prefix=text.get("prefix", base.prefix if base else ""),
         evidence=evidence,
         labels=labels,
-        example=_strings(fields["example"]) if "example" in fields else (base.example if base else {}),
+        example=values.strings(fields["example"]) if "example" in fields else (base.example if base else {}),
         history=text.get("history", base.history if base else ""),
         extends=text.get("extends", ""),
         marks=tuple(map(_mark, fields["marks"].items())) if "marks" in fields else (base.marks if base else ()),
@@ -175,11 +174,11 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
         gaps=(),
     )
     common = _Common(
-        collapse=_texts(fields.get("collapse")),
-        buckets={key: _bounds(item) for key, item in fields["buckets"].mapping().items()}
+        collapse=values.texts(fields.get("collapse")),
+        buckets={key: values.bounds(item) for key, item in fields["buckets"].mapping().items()}
         if "buckets" in fields
         else {},
-        unless=_strings(fields["unless"]) if "unless" in fields else {},
+        unless=values.strings(fields["unless"]) if "unless" in fields else {},
         enable=text.get("enable", ""),
         signals=signals,
     )
@@ -210,19 +209,12 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
 def _mark(node: Node) -> Mark:
     fields = node.mapping(("metric", "label", "value", "since", "certain"))
     return Mark(
-        metric=_need(node, "metric").text(),
-        label=_need(node, "label").text(),
-        since=_version(_need(node, "since")),
+        metric=values.need(node, "metric").text(),
+        label=values.need(node, "label").text(),
+        since=values.version(values.need(node, "since")),
         value=fields["value"].text() if "value" in fields else "",
-        certain=_version(fields["certain"]) if "certain" in fields else None,
+        certain=values.version(fields["certain"]) if "certain" in fields else None,
     )
-
-
-def _version(node: Node) -> Version:
-    try:
-        return Version.parse(node.text())
-    except ValueError as error:
-        raise node.error(str(error)) from None
 
 
 def _inherited(entry: Entry, source: Source, base: Source) -> Evidence:
@@ -235,9 +227,9 @@ def _gap(node: Node, source: str, signal: str) -> Gap:
     return Gap(
         source,
         signal,
-        _range(fields.get("versions")),
-        _sentence(fields["gap"]),
-        _sentence(fields["fix"]) if "fix" in fields else None,
+        values.version_range(fields.get("versions")),
+        values.sentence(fields["gap"]),
+        values.sentence(fields["fix"]) if "fix" in fields else None,
     )
 
 
@@ -245,7 +237,7 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
     fields = node.mapping(_ENTRY_KEYS)
     if ("metric" in fields) == ("terms" in fields):
         raise node.error("needs either metric or terms")
-    base = _strings(fields["example"]) if "example" in fields else source.example
+    base = values.strings(fields["example"]) if "example" in fields else source.example
     terms = (
         [_term(term, signal, base) for term in fields["terms"].items()]
         if "terms" in fields
@@ -253,50 +245,50 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
     )
     if not terms:
         raise node.error("names no raw metric", "add one under terms:")
-    text = _Fields(fields)
-    combine = _choice(fields["combine"], ("union", "first")) if "combine" in fields else "union"
+    text = values.Texts(fields)
+    combine = values.choice(fields["combine"], ("union", "first")) if "combine" in fields else "union"
     aggregates: tuple[Aggregate, ...] = ("max", "min", "sum", "count")
     evidences: tuple[Evidence, ...] = ("exposition", "documentation")
     scale = fields["scale"].number() if "scale" in fields else 1.0
     if scale == 0:
         raise fields["scale"].error("must not be 0")
-    labels = {**source.labels, **(_labels(fields["labels"]) if "labels" in fields else {})}
+    labels = {**source.labels, **(values.labels(fields["labels"]) if "labels" in fields else {})}
     return Entry(
         source=source.name,
         signal=signal.name,
-        versions=_range(fields.get("versions")),
+        versions=values.version_range(fields.get("versions")),
         terms=tuple(terms),
         combine="first" if combine == "first" else "union",
         scale=scale,
-        aggregate=_choice(fields["aggregate"], aggregates)
+        aggregate=values.choice(fields["aggregate"], aggregates)
         if "aggregate" in fields
         else ("max" if signal.kind == "gauge" else "sum"),
         labels={name: label for name, label in labels.items() if name in signal.labels},
-        collapse=_texts(fields["collapse"]) if "collapse" in fields else common.collapse,
+        collapse=values.texts(fields["collapse"]) if "collapse" in fields else common.collapse,
         equals=fields["equals"].number() if "equals" in fields else None,
         age=fields["age"].boolean() if "age" in fields else False,
         at_least=fields["at_least"].number() if "at_least" in fields else None,
         blocks=text.get("blocks", ""),
         lazy=fields["lazy"].boolean() if "lazy" in fields else False,
-        includes=_includes(fields["includes"], common.signals) if "includes" in fields else (),
-        when=_strings(fields["when"]) if "when" in fields else {},
-        unless={**common.unless, **(_strings(fields["unless"]) if "unless" in fields else {})},
+        includes=values.signal_names(fields["includes"], common.signals) if "includes" in fields else (),
+        when=values.strings(fields["when"]) if "when" in fields else {},
+        unless={**common.unless, **(values.strings(fields["unless"]) if "unless" in fields else {})},
         enable=text.get("enable", common.enable),
         otherwise=text.get("otherwise", ""),
-        misleads=_sentence(fields["misleads"]) if "misleads" in fields else None,
-        evidence=_choice(fields["evidence"], evidences) if "evidence" in fields else source.evidence,
+        misleads=values.sentence(fields["misleads"]) if "misleads" in fields else None,
+        evidence=values.choice(fields["evidence"], evidences) if "evidence" in fields else source.evidence,
         reference=text.get("reference", ""),
-        buckets=_buckets(fields["buckets"], common.buckets) if "buckets" in fields else (),
+        buckets=values.buckets(fields["buckets"], common.buckets) if "buckets" in fields else (),
     )
 
 
 def _term(node: Node, signal: Signal, base: Mapping[str, str], labels_of_entry: bool = False) -> Term:
     fields = node.mapping() if labels_of_entry else node.mapping(_TERM_KEYS)
-    metric = _need(node, "metric")
+    metric = values.need(node, "metric")
     if not _METRIC_NAME.match(metric.text()):
         raise metric.error("is no metric name", value=metric.text())
     types: tuple[RawType, ...] = ("gauge", "counter", "histogram", "summary")
-    match = _strings(fields["match"]) if "match" in fields else {}
+    match = values.strings(fields["match"]) if "match" in fields else {}
     for label, value in match.items():
         if value.startswith("~"):
             try:
@@ -305,9 +297,9 @@ def _term(node: Node, signal: Signal, base: Mapping[str, str], labels_of_entry: 
                 raise fields["match"].error(f"{label} has no regular expression", str(error), value[1:]) from None
     return Term(
         name=metric.text(),
-        type=_choice(fields["type"], types) if "type" in fields else signal.kind,
+        type=values.choice(fields["type"], types) if "type" in fields else signal.kind,
         match=match,
-        labels=_labels(fields["labels"]) if "labels" in fields and not labels_of_entry else {},
+        labels=values.labels(fields["labels"]) if "labels" in fields and not labels_of_entry else {},
         examples=tuple(_example(item, base) for item in fields["examples"].items())
         if "examples" in fields
         else (Example({**base, **{name: value for name, value in match.items() if value and value[0] != "~"}}),),
@@ -318,90 +310,3 @@ def _example(node: Node, base: Mapping[str, str]) -> Example:
     fields = dict(node.mapping())
     share = fields.pop("share").number() if "share" in fields else 1.0
     return Example({**base, **{name: value.text() for name, value in fields.items()}}, share)
-
-
-def _labels(node: Node) -> dict[str, Label]:
-    """Labels are written ``engine: dp_rank``, ``vendor: =nvidia`` (constant), ``tier: mode~(.+)_hit`` (a part of it)
-    or ``kind: xid~(.+)~xid_$1`` (with a replacement)."""
-    found = {}
-    for name, value in node.mapping().items():
-        written = value.text()
-        raw, pattern, replacement = (*written.split("~"), "", "")[:3]
-        found[name] = (
-            Label(constant=written[1:])
-            if written.startswith("=")
-            else Label(raw, pattern=pattern or "(.*)", replacement=replacement or "$1")
-        )
-    return found
-
-
-def _buckets(node: Node, named: Mapping[str, tuple[float, ...]]) -> tuple[float, ...]:
-    if isinstance(node.value, list):
-        return _bounds(node)
-    if node.text() not in named:
-        raise node.error("names no buckets of this file", did_you_mean(node.text(), named), node.value)
-    return named[node.text()]
-
-
-def _includes(node: Node, signals: Mapping[str, Signal]) -> tuple[str, ...]:
-    for item in node.items():
-        if item.text() not in signals:
-            raise item.error("is no signal", did_you_mean(item.text(), signals), item.value)
-    return _texts(node)
-
-
-def _bounds(node: Node) -> tuple[float, ...]:
-    bounds = tuple(item.number() for item in node.items())
-    if list(bounds) != sorted(set(bounds)):
-        raise node.error("bounds must rise")
-    return bounds
-
-
-def _sentence(node: Node) -> Text:
-    node.mapping(("en", "zh-CN"))
-    return Text(_need(node, "en").text(), _need(node, "zh-CN").text())
-
-
-def _range(node: Node | None) -> VersionRange:
-    if node is None:
-        return VersionRange()
-    try:
-        return VersionRange.parse(node.text())
-    except ValueError as error:
-        raise node.error(str(error)) from None
-
-
-def _port(node: Node) -> int:
-    number = node.number()
-    if not 1 <= number <= 65535:
-        raise node.error("is no port", "1 to 65535", node.value)
-    return int(number)
-
-
-def _need(node: Node, key: str) -> Node:
-    found = node.mapping().get(key)
-    if found is None:
-        raise node.error(f"needs {key}")
-    return found
-
-
-def _choice(node: Node, choices: tuple[_T, ...]) -> _T:
-    for choice in choices:
-        if node.value == choice:
-            return choice
-    raise node.error("is not known", f"one of {', '.join(choices)}", node.value)
-
-
-def _texts(node: Node | None) -> tuple[str, ...]:
-    return tuple(item.text() for item in node.items()) if node else ()
-
-
-def _strings(node: Node) -> dict[str, str]:
-    return {name: value.text() for name, value in node.mapping().items()}
-
-
-class _Fields:
-    """Optional strings of a mapping."""
-
-    def __init__(self, fields: Mapping[str, Node]) -> None:
-        self.get: Callable[[str, str], str] = lambda key, default: fields[key].text() if key in fields else default

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 _WORDS = {
     "en": {"source": "source", "signal": "signal", "state": "state", "value": "value", "series": "series",
            "metric": "metric", "why": "why, and what to do", "alert": "alert", "armed": "armed", "blind": "blind",
-           "unplanned": "not rendered", "unknown": "unknown version", "none": "not in these sources"},
+           "unplanned": "not rendered", "unknown": "unknown version", "none": "not in these sources",
+           "panels": "panels", "panel": "empty panel", "dashboard": "dashboard"},
     "zh-CN": {"source": "数据源", "signal": "信号", "state": "状态", "value": "值", "series": "序列", "metric": "指标",
               "why": "原因与处理", "alert": "告警", "armed": "有效", "blind": "失明", "unplanned": "未生成",
-              "unknown": "版本未知", "none": "所给数据源未提供"},
+              "unknown": "版本未知", "none": "所给数据源未提供", "panels": "面板", "panel": "空面板",
+              "dashboard": "仪表盘"},
 }  # fmt: skip
 _STATES = {"alive": "正常", "unused": "未使用", "missing": "缺失", "wrong": "异常"}
 _COLOURS = {"alive": "green", "unused": "yellow", "missing": "red", "wrong": "magenta"}
@@ -54,6 +56,7 @@ def command(
     """
     from k3observe.cli.stack import load_plan
     from k3observe.config.errors import ConfigError, Problem, did_you_mean
+    from k3observe.dashboards.boards import BOARDS
     from k3observe.live.doctor import examine
     from k3observe.live.exposition_source import SourceError
     from k3observe.rules import load as load_rules
@@ -69,7 +72,7 @@ def command(
         click.echo(f"k3observe: {error}", err=True)
         return 2
     pack = plan.pack if plan else load_rules()
-    report = examine(readings, catalogue, pack, time.time(), plan)
+    report = examine(readings, catalogue, pack, time.time(), plan, BOARDS)
     language = language or (plan.config.language if plan else "en")
     if form == "json":
         click.echo(json.dumps(document(report, language), ensure_ascii=False, indent=2))
@@ -184,6 +187,15 @@ def _show(report: Report, catalogue: Catalogue, language: str) -> None:
          for row in report.alerts],
         ["green" if row.armed else "red" if row.planned else "yellow" for row in report.alerts],
     )  # fmt: skip
+    armed = sum(panel.armed for panel in report.panels)
+    click.echo(f"\n{words['panels']}: {armed}/{len(report.panels)} {words['armed']}")
+    alike: dict[tuple[str, str], list[str]] = {}
+    for panel in report.panels:
+        if not panel.armed:
+            alike.setdefault((panel.board.get(language), _why(panel, language)), []).append(panel.panel.get(language))
+    if alike:
+        rows = [[board, ", ".join(panels), reason] for (board, reason), panels in alike.items()]
+        _table([words["dashboard"], words["panel"], words["why"]], rows, ["red"] * len(rows))
 
 
 def _why(row: Any, language: str) -> str:

@@ -5,11 +5,12 @@ Pure: what was read comes in, a report goes out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from k3observe.catalogue import Catalogue, Gap, Text, Version
+from k3observe.dashboards.model import Board
 from k3observe.live.detect import Identity
 from k3observe.live.exposition_source import Exposition
 from k3observe.live.signals import Examination, Finding
@@ -44,12 +45,24 @@ class AlertFinding:
 
 
 @dataclass(frozen=True)
+class PanelFinding:
+    """A panel of a dashboard, and why it is empty if it is."""
+
+    board: Text
+    panel: Text
+    armed: bool
+    reason: Text | None = None
+    fix: Text | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """What was found, in the order of the sources, of the catalogue and of the rules."""
 
     readings: tuple[Reading, ...]
     signals: tuple[Finding, ...]
     alerts: tuple[AlertFinding, ...]
+    panels: tuple[PanelFinding, ...] = ()
     notes: tuple[Text, ...] = ()
 
     @property
@@ -58,9 +71,15 @@ class Report:
         return all(alert.armed for alert in self.alerts if alert.planned)
 
 
-def examine(readings: Sequence[Reading], catalogue: Catalogue, pack: Pack, now: float, plan: Plan | None = None
-            ) -> Report:  # fmt: skip
-    """Find the state of every signal and alert. ``now`` is Unix time."""
+def examine(
+    readings: Sequence[Reading],
+    catalogue: Catalogue,
+    pack: Pack,
+    now: float,
+    plan: Plan | None = None,
+    boards: Sequence[Board] = (),
+) -> Report:
+    """Find the state of every signal, alert and panel of ``boards``. ``now`` is Unix time."""
     found: list[tuple[Reading, list[str], Finding]] = []
     for reading in readings:
         services = _services(reading, catalogue, plan)
@@ -72,7 +91,9 @@ def examine(readings: Sequence[Reading], catalogue: Catalogue, pack: Pack, now: 
     signals = [row for _, _, row in found]
     signals += _derived(signals, catalogue, pack)
     signals += _nowhere(signals, readings, catalogue)
-    return Report(tuple(readings), tuple(signals), tuple(alerts), tuple(_notes(readings, catalogue, plan)))
+    panels = _panels(found, catalogue, pack, plan, boards)
+    notes = _notes(readings, catalogue, plan)
+    return Report(tuple(readings), tuple(signals), tuple(alerts), tuple(panels), tuple(notes))
 
 
 def _services(reading: Reading, catalogue: Catalogue, plan: Plan | None) -> list[str]:
@@ -120,28 +141,57 @@ def _best(rows: Sequence[Finding]) -> Finding | None:
 
 def _shipped(found: Sequence[tuple[Reading, list[str], Finding]], catalogue: Catalogue, pack: Pack
              ) -> list[AlertFinding]:  # fmt: skip
-    rows: dict[str, list[Finding]] = {}
-    for _, _, row in found:
-        rows.setdefault(row.signal, []).append(row)
+    rows, engine = _by_signal(row for _, _, row in found), _engine(found, catalogue)
     alerts = []
     for alert in pack.alerts.values():
         needs = [need for signal in alert.signals for need in _needs(signal, catalogue, pack)]
-        blind = next((why for need in needs if (why := _blind(need, rows.get(need, []), catalogue))), None)
+        blind = next((why for need in needs if (why := _blind(need, rows.get(need, []), engine))), None)
         alerts.append(AlertFinding(alert.name, None, blind is None, True, *(blind or (None, None))))
     return alerts
 
 
-def _blind(signal: str, rows: Sequence[Finding], catalogue: Catalogue) -> tuple[Text, Text | None] | None:
+def _panels(
+    found: Sequence[tuple[Reading, list[str], Finding]],
+    catalogue: Catalogue,
+    pack: Pack,
+    plan: Plan | None,
+    boards: Sequence[Board],
+) -> Iterator[PanelFinding]:
+    """Panels that are rendered: with a plan those for which some service has the signals."""
+    rows, engine = _by_signal(row for _, _, row in found), _engine(found, catalogue)
+    for board in boards:
+        for panel in (panel for row in board.rows for panel in row.panels if panel.needs):
+            if plan is not None and not all(signal in plan.signals for signal in panel.needs):
+                continue
+            needs = [need for signal in panel.needs for need in _needs(signal, catalogue, pack)]
+            blind = next((why for need in needs if (why := _blind(need, rows.get(need, []), engine))), None)
+            yield PanelFinding(board.title, panel.title, blind is None, *(blind or (None, None)))
+
+
+def _engine(found: Sequence[tuple[Reading, list[str], Finding]], catalogue: Catalogue) -> str:
+    sources = (catalogue.sources[reading.identity.source] for reading, _, _ in found)
+    return next((source.title for source in sources if source.kind == "engine"), "")
+
+
+def _by_signal(rows: Iterable[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for row in rows:
+        found.setdefault(row.signal, []).append(row)
+    return found
+
+
+def _blind(signal: str, rows: Sequence[Finding], engine: str) -> tuple[Text, Text | None] | None:
     best = _best(rows)
     if best is None:
-        return _no_source(signal)
+        return _no_source(signal, engine)
     if best.usable:
         return None
     reason = best.reason or Text("no series", "没有序列")
     return Text(f"{signal}: {reason.en}", f"{signal}：{reason.zh}"), best.fix
 
 
-def _no_source(signal: str) -> tuple[Text, Text]:
+def _no_source(signal: str, engine: str) -> tuple[Text, Text | None]:
+    """What to say of a signal that no source given has; ``engine`` is the title of the engine among them."""
     reason = Text(f"{signal}: none of the sources given tells it", f"{signal}：所给的数据源都不提供")
     if signal.startswith(("accelerator", "source_", "exporter")):
         return reason, Text("give the sidecar's /metrics too (port 19303), or that of dcgm-exporter or npu-exporter",
@@ -149,6 +199,8 @@ def _no_source(signal: str) -> tuple[Text, Text]:
     if signal.startswith("expert"):
         return reason, Text("give the sidecar's /metrics too (port 19303), with --collector.experts on",
                             "请同时提供启用了 experts 采集器的 sidecar 的 /metrics（19303 端口）")  # fmt: skip
+    if engine:
+        return Text(f"{engine} has no metric for {signal}", f"{engine} 没有 {signal} 的指标"), None
     return reason, Text("give the engine's /metrics too", "请同时提供引擎的 /metrics")
 
 
@@ -175,7 +227,7 @@ def _blind_in_plan(signal: str, service: str, found: Sequence[tuple[Reading, lis
             if row.signal == signal and service in services
             and (reading.identity.source == entry.source or of_source == "engine_up")]  # fmt: skip
     if rows:
-        return _blind(signal, rows, plan.catalogue)
+        return _blind(signal, rows, entry.source)
     title = plan.catalogue.sources[entry.source].title
     return (Text(f"{signal}: comes from {title}, which is not among the sources given",
                  f"{signal}：来自 {title}，但所给的数据源中没有它"),
@@ -184,9 +236,7 @@ def _blind_in_plan(signal: str, service: str, found: Sequence[tuple[Reading, lis
 
 def _derived(signals: Sequence[Finding], catalogue: Catalogue, pack: Pack) -> list[Finding]:
     """Signals that rules compute: as good as the worst of what they need."""
-    rows: dict[str, list[Finding]] = {}
-    for row in signals:
-        rows.setdefault(row.signal, []).append(row)
+    rows = _by_signal(signals)
     found = []
     for name in {**{n: None for n, s in catalogue.signals.items() if s.derived_from}, **dict.fromkeys(pack.derived)}:
         needs = [_best(rows.get(need, [])) for need in _needs(name, catalogue, pack)]
@@ -219,7 +269,7 @@ def _nowhere(signals: Sequence[Finding], readings: Sequence[Reading], catalogue:
             others.update(entry.signal for entry in source.entries)
     return [Finding(name, "", "missing", reason=reason, fix=fix)
             for name in catalogue.signals if name in others and name not in told
-            for reason, fix in (_no_source(name),)]  # fmt: skip
+            for reason, fix in (_no_source(name, ""),)]  # fmt: skip
 
 
 def _notes(readings: Sequence[Reading], catalogue: Catalogue, plan: Plan | None) -> list[Text]:
