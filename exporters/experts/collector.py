@@ -45,7 +45,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--experts.{name}", dest=f"experts_{name.replace('-', '_')}", **options)  # type: ignore[arg-type]
 
     add("source", choices=tuple(SOURCES), help="Where expert loads come from.")
-    add("log-file", metavar="FILE", help="The engine's log for source log: a file, a named pipe, or - for stdin.")
+    add("log-file", metavar="FILE",
+        help="The engine's log for source log: a file, a named pipe, a pattern of files (/logs/*.log), or - for stdin.")
     add("log-from-start", action="store_true", help="Read the log from its start instead of its end.")
     add("engine", choices=formats.ENGINES, help="Read only this engine's log lines; default all that are known.")
     add("engine-version", type=_version, metavar="VERSION",

@@ -8,19 +8,24 @@ import time
 
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts.follow import Follower
+from k3observe.exporters.experts.follow_pattern import PatternFollower
 from k3observe.exporters.experts.formats import LineReader, Problem
 from k3observe.exporters.experts.source import Sink
 
 
 class LogSource:
-    """Follows the log at ``path`` (``-``: standard input) and hands over what ``reader`` makes of its lines."""
+    """Follows the log at ``path`` and hands over what ``reader`` makes of its lines.
+
+    ``-`` is standard input; a path with ``*`` is every file that matches.
+    """
 
     name = "log"
     reasons = ("unreadable", "long_line", "eplb_crashed")
 
     def __init__(self, path: str, reader: LineReader, *, from_start: bool = False) -> None:
         self._path, self._reader = path, reader
-        self._follower = Follower(path, self._block, from_start=from_start)
+        follow = PatternFollower if "*" in path else Follower
+        self._follower: Follower | PatternFollower = follow(path, self._block, from_start=from_start)
         self._stop = threading.Event()
         self._said: set[str] = set()
         self._missing = False

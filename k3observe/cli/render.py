@@ -17,7 +17,7 @@ from k3observe.cli.stack import config_option, load_plan
 @click.option("--only", help="Some outputs, comma separated, e.g. prometheus,grafana.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 where the folder differs.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what would change, exit 1 where it would.")
-@click.option("--stdout", is_flag=True, help="Print the files instead of writing them.")
+@click.option("--stdout", is_flag=True, help="Print the files; of Kubernetes the objects to apply.")
 def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool, stdout: bool) -> int:
     """Render the bundle.
 
@@ -33,6 +33,7 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     from k3observe.cli.explain import unarmed
     from k3observe.config.errors import ConfigError, Problem, did_you_mean
     from k3observe.render.bundle import OUTPUTS, render
+    from k3observe.render.kubernetes import is_object
 
     wanted = frozenset(only.split(",")) if only else None
     if wanted and (unknown := sorted(wanted - set(OUTPUTS))):
@@ -42,6 +43,8 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     files = render(plan, wanted)
     if stdout:
         for path, content in files.items():
+            if path.startswith("kubernetes/") and not is_object(path):
+                continue
             click.echo(f"---\n# Source: {path}")
             sys.stdout.buffer.write(content)
         return 0

@@ -17,7 +17,9 @@ from k3observe.config.values import (
     AbsolutePath,
     Duration,
     EngineVersion,
+    HeaderName,
     HttpPath,
+    Image,
     LabelName,
     LabelValue,
     MetricName,
@@ -30,6 +32,7 @@ from k3observe.config.values import (
     Weekdays,
     Zone,
 )
+from k3observe.version import __version__
 
 OWN_LABELS = frozenset(
     {"stack", "service", "role", "job", "instance", "engine", "severity", "action", "alertname", "le"}
@@ -114,12 +117,25 @@ class Engine(Section):
     args: EngineArgs = EngineArgs()
 
 
+class Workload(Section):
+    """The object whose pods run the engine: the sidecar is added to it, the autoscaler scales it."""
+
+    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet"] = "Deployment"
+    name: Name
+    container: Name | None = Field(None, description="The engine's container; default the engine's name")
+    size: int = Field(1, ge=1, le=1024, description="Pods of one replica (LeaderWorkerSet)")
+
+
 class KubernetesDiscovery(Section):
     """Pods of the engine, found through the Kubernetes API."""
 
     namespace: Name | None = None
-    selector: dict[str, LabelValue] = Field(min_length=1, description="Labels of the pods that serve the API")
+    selector: dict[str, LabelValue] = Field(min_length=1, description="Labels of all the service's pods")
+    api: dict[str, LabelValue] | None = Field(
+        None, description="Further labels of the pods that serve the API; default for a LeaderWorkerSet its worker 0, "
+        "for SGLang every pod")
     port: Port | Name = Field(8000, description="Container port, by number or name")
+    workload: Workload | None = None
 
 
 class DnsDiscovery(Section):
@@ -178,6 +194,7 @@ class Accelerators(Section):
     per_node: int | None = Field(None, ge=1, le=1024, description="Devices every node should have (dies on an A3)")
     source: Literal["sidecar", "dcgm", "npu-exporter"] = "sidecar"
     targets: list[Target] = Field([], description="Addresses of dcgm-exporter or npu-exporter")
+    discovery: KubernetesDiscovery | None = Field(None, description="Pods of dcgm-exporter or npu-exporter")
     nodes: dict[str, Name] = Field({}, description="Host name to service, for collectors that several services share")
     hot: Quantity | None = Field(None, description="Temperature in celsius above which a device is hot")
 
@@ -192,6 +209,9 @@ class SidecarExperts(Section):
     """Where the sidecar takes expert loads from."""
 
     source: Literal["log", "metrics", "file", "http", "plugin"] = "log"
+    path: AbsolutePath | None = Field(
+        None, description="The log, the file or the plugin's directory, as the sidecar sees it")
+    url: Url | None = Field(None, description="Page of the sources http and metrics; default the engine's own metrics")
 
 
 class Sidecar(Section):
@@ -223,6 +243,8 @@ class AlertSettings(Section):
     window: Duration | None = None
     severity: Severity | None = None
     params: dict[Name, Quantity] = Field({}, description="Further numbers of the alert, e.g. {worst: 1.0}")
+    codes: list[Annotated[int, Field(ge=0, le=100_000)]] | None = Field(
+        None, min_length=1, max_length=100, description="Error codes (XID) that count")
     labels: dict[LabelName, LabelValue] = Field({}, description="Extra labels, for your own routing")
     annotations: dict[LabelName, str] = {}
 
@@ -287,13 +309,35 @@ class Prometheus(Section):
         return self.scrape_timeout or Duration.of(min(10, self.scrape_interval.seconds))
 
 
+class Queue(Section):
+    """How samples wait for a store; what is left out is Prometheus's default."""
+
+    capacity: int | None = Field(None, ge=1, description="Samples that wait, each shard")
+    max_shards: int | None = Field(None, ge=1, description="Parallel senders")
+    max_samples_per_send: int | None = Field(None, ge=1)
+    batch_send_deadline: Duration | None = None
+    max_backoff: Duration | None = None
+
+
 class RemoteWrite(Section):
-    """A store that receives the samples."""
+    """A store that receives the samples: Mimir, Thanos Receive, VictoriaMetrics or a managed service."""
 
     url: Url
     basic_auth_user: str | None = None
     password_file: AbsolutePath | None = None
     bearer_token_file: AbsolutePath | None = None
+    tls_ca_file: AbsolutePath | None = None
+    headers: dict[HeaderName, LabelValue] = Field({}, description="e.g. {X-Scope-OrgID: k3}")
+    series: Literal["all", "recorded"] = Field("all", description="recorded: only k3: series, alerts and up")
+    queue: Queue = Queue()
+
+    @model_validator(mode="after")
+    def _authenticates_one_way(self) -> RemoteWrite:
+        if bool(self.basic_auth_user) != bool(self.password_file):
+            raise ValueError("basic auth needs both basic_auth_user and password_file")
+        if self.password_file and self.bearer_token_file:
+            raise ValueError("takes basic auth or a bearer token, not both")
+        return self
 
 
 Prometheus.model_rebuild()
@@ -398,11 +442,43 @@ class Notify(Section):
         return self
 
 
+class Autoscaling(Section):
+    """What scales the engines on load; the memory of devices counts only while there is load."""
+
+    kind: Literal["hpa", "keda"] = Field("hpa", description="HPA with prometheus-adapter, or a KEDA ScaledObject")
+    saturation: Quantity = Field(0.8, gt=0, le=1, description="Load at which a replica counts as full")
+    waiting: Quantity | None = Field(
+        None, gt=0, description="Waiting requests a replica may have; default half of max_num_seqs, at least 4")
+    memory: Quantity | None = Field(
+        None, gt=0, lt=1, description="Device memory above which one step is added, if saturation is high as well")
+    prometheus_url: Url = Field("http://prometheus-operated:9090", description="Where KEDA asks")
+
+
 class Kubernetes(Section):
     """Kubernetes objects."""
 
-    namespace: Name = "monitoring"
-    release_label: LabelValue | None = None
+    namespace: Name = Field("monitoring", description="Where the monitoring objects live; engines may live elsewhere")
+    release_label: LabelValue | None = Field(None, description="Label release, by which the operator selects objects")
+    labels: dict[str, LabelValue] = Field({}, description="Further labels of every object")
+    operator: Literal["prometheus", "victoria-metrics"] = "prometheus"
+    alertmanager: Literal["secret", "config", "none"] = Field(
+        "secret", description="A Secret with alertmanager.yaml, an AlertmanagerConfig, or neither")
+    devices: Literal["node", "claim", "daemonset"] = Field(
+        "node", description="Sidecars see their node's devices, those of a resource claim, or a DaemonSet reads them")
+    claim: Name = Field("accelerators", description="The pod's resource claim, for devices: claim")
+    runtime_class: Name | None = Field("nvidia", description="Runtime class of NVIDIA pods; null for the default one")
+    node_selector: dict[str, LabelValue] = Field({}, description="Nodes of the DaemonSet; default by accelerator")
+    prometheus_namespace: Name | None = Field(
+        None, description="From where the sidecars may be scraped; default namespace")
+    dashboard_folder: str = Field("K3", description="Grafana folder of the dashboards")
+    autoscaling: Autoscaling | None = None
+
+
+class Images(Section):
+    """Container images that you built from images/ and pushed to a registry of yours."""
+
+    exporter: Image = f"k3observe-exporter:{__version__}"
+    command: Image = f"k3observe:{__version__}"
 
 
 def _switch(kind: type[Section]) -> Any:
@@ -418,6 +494,8 @@ class Outputs(Section):
     kubernetes: Annotated[Kubernetes | None, _switch(Kubernetes)] = None
     compose: bool = False
     systemd: bool = False
+    ruler: Literal["mimir"] | None = Field(None, description="All rules as one namespace of Mimir's ruler")
+    images: Images = Images()
 
 
 class Config(Section):

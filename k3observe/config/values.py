@@ -177,6 +177,8 @@ Zone = Annotated[str, AfterValidator(_zone)]
 Port = Annotated[int, AfterValidator(_port)]
 AbsolutePath = Annotated[str, _matches(r"/[^\x00-\x1f]*", "must be an absolute path")]
 HttpPath = Annotated[str, _matches(r"/[A-Za-z0-9._~/\-]*", "must start with / and be a plain path")]
+HeaderName = Annotated[str, _matches(r"[A-Za-z][A-Za-z0-9-]{0,63}", "is no name of an HTTP header")]
+Image = Annotated[str, _matches(r"[a-z0-9][A-Za-z0-9._:/@-]{0,254}", "is no image, e.g. registry.example.com/k3:1.0")]
 EngineVersion = Annotated[
     str,
     BeforeValidator(_quoted),

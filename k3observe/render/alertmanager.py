@@ -50,13 +50,19 @@ def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
             **({"receiver": config.notify.routes["default"]} if "default" in config.notify.routes else {}),
             "routes": _routes(config),
         }
-        document: dict[str, Any] = {
+        snippet: dict[str, Any] = {
             "route": {"routes": [route]}, "inhibit_rules": _inhibitions(plan), "receivers": _receivers(config)
         }  # fmt: skip
         note = "# Paste the route below your root route, and the rest beside yours.\n"
-        yield f"alertmanager/{config.stack}-route.yml", (header(config) + note + to_yaml(document)).encode()
+        yield f"alertmanager/{config.stack}-route.yml", (header(config) + note + to_yaml(snippet)).encode()
         return
-    document = {
+    yield "alertmanager/alertmanager.yml", (header(config) + to_yaml(document(plan))).encode()
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The whole configuration, as Alertmanager reads it."""
+    config = plan.config
+    return {
         "route": {
             "receiver": config.notify.routes.get("default", NOBODY), **_grouping(config), "routes": _routes(config)
         },
@@ -64,7 +70,6 @@ def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
         "inhibit_rules": _inhibitions(plan),
         "receivers": _receivers(config),
     }
-    yield "alertmanager/alertmanager.yml", (header(config) + to_yaml(document)).encode()
 
 
 def _grouping(config: Config) -> dict[str, Any]:

@@ -6,7 +6,18 @@ from collections.abc import Iterator
 
 from k3observe.config.values import Duration
 from k3observe.plan import Plan
-from k3observe.render import alertmanager, alerts, grafana, prometheus, recording, runbooks, unittests
+from k3observe.render import (
+    alertmanager,
+    alerts,
+    compose,
+    grafana,
+    kubernetes,
+    prometheus,
+    recording,
+    runbooks,
+    systemd,
+    unittests,
+)
 from k3observe.render.alerts import Rule
 from k3observe.render.text import header, items, to_yaml
 
@@ -23,10 +34,18 @@ def render(plan: Plan, only: frozenset[str] | None = None) -> Bundle:
     files: Bundle = {}
     if "prometheus" in wanted:
         files |= dict(_prometheus(plan, rules))
+        if plan.config.outputs.ruler == "mimir":
+            files |= dict(kubernetes.rules.mimir(plan.config, files))
     if "alertmanager" in wanted:
         files |= dict(alertmanager.files(plan))
     if "grafana" in wanted:
         files |= dict(grafana.files(plan))
+    if "kubernetes" in wanted and plan.config.outputs.kubernetes is not None:
+        files |= dict(kubernetes.files(plan, dict(_prometheus(plan, rules)) | dict(grafana.files(plan))))
+    if "compose" in wanted:
+        files |= dict(compose.files(plan))
+    if "systemd" in wanted:
+        files |= dict(systemd.files(plan))
     if "runbooks" in wanted:
         files |= dict(runbooks.files(plan, rules))
     return dict(sorted(files.items()))

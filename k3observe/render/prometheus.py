@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from k3observe.catalogue.version import Version
 from k3observe.config.model import Accelerators, Config, Discovery, Service
 from k3observe.plan import Plan
+from k3observe.render import pods, remote
+from k3observe.render.pods import ENGINE, SIDECAR, labels
 from k3observe.render.text import header, to_yaml
-
-ENGINE, SIDECAR = "k3-engine", "k3-sidecar"
 
 
 def files(plan: Plan, rule_files: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the scrape configuration and its target files."""
+    """Yield the scrape configuration, one for each shard, and its target files."""
     config = plan.config
     jobs, targets = _scraped(plan)
     if config.outputs.prometheus == "fragment":
-        document: dict[str, Any] = {"scrape_configs": jobs}
-        name = f"prometheus/{config.stack}-scrape.yml"
+        yield f"prometheus/{config.stack}-scrape.yml", (header(config) + to_yaml({"scrape_configs": jobs})).encode()
     else:
-        document = {
-            "global": {
-                "scrape_interval": str(config.prometheus.scrape_interval),
-                "scrape_timeout": str(config.prometheus.timeout),
-                "evaluation_interval": str(config.prometheus.evaluation_interval),
-                **({"external_labels": dict(sorted(config.external_labels.items()))} if config.external_labels else {}),
-            },
-            "rule_files": rule_files,
-            "alerting": {
-                "alertmanagers": [{"static_configs": [{"targets": config.prometheus.alertmanagers}]}],
-            },
-            "scrape_configs": jobs,
-            **({"remote_write": _remote_write(config)} if config.prometheus.remote_write else {}),
-        }
-        name = "prometheus/prometheus.yml"
-    yield name, (header(config) + to_yaml(document)).encode()
+        shards = config.prometheus.shards
+        for shard in range(shards):
+            document = _server(config, rule_files, [sharded(job, shard, shards) for job in jobs])
+            name = "prometheus" if shards == 1 else f"prometheus-{shard}"
+            yield f"prometheus/{name}.yml", (header(config) + to_yaml(document)).encode()
     for path, groups in sorted(targets.items()):
         yield f"prometheus/{path}", (header(config) + to_yaml(groups)).encode()
+
+
+def _server(config: Config, rule_files: list[str], jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """A shard sees a part of the targets: rules over a whole service are for the ruler behind remote_write."""
+    whole = config.prometheus.shards == 1
+    return {
+        "global": {
+            "scrape_interval": str(config.prometheus.scrape_interval),
+            "scrape_timeout": str(config.prometheus.timeout),
+            "evaluation_interval": str(config.prometheus.evaluation_interval),
+            **({"external_labels": dict(sorted(config.external_labels.items()))} if config.external_labels else {}),
+        },
+        **({"rule_files": rule_files} if whole else {}),
+        **({"alerting": {
+            "alertmanagers": [{"static_configs": [{"targets": config.prometheus.alertmanagers}]}],
+        }} if whole else {}),
+        "scrape_configs": jobs,
+        **({"remote_write": remote.write(config)} if config.prometheus.remote_write else {}),
+    }  # fmt: skip
+
+
+def sharded(job: dict[str, Any], shard: int, shards: int) -> dict[str, Any]:
+    """The job for one of several servers: every target falls to exactly one, by a hash of its address."""
+    if shards == 1:
+        return job
+    mine = [
+        {"source_labels": ["__address__"], "modulus": shards, "target_label": "__tmp_shard", "action": "hashmod"},
+        {"source_labels": ["__tmp_shard"], "regex": str(shard), "action": "keep"},
+    ]
+    return {**job, "relabel_configs": [*job.get("relabel_configs", []), *mine]}
 
 
 def scrape_configs(plan: Plan) -> list[dict[str, Any]]:
@@ -74,12 +92,14 @@ def _scraped(plan: Plan) -> tuple[list[dict[str, Any]], dict[str, Groups]]:
         source = plan.catalogue.sources[service.engine.name]
         path = service.metrics_path or source.metrics_path
         document = _job(config, service, path, service.scheme or "http", source.prefix)
-        put(ENGINE, service, document, _engine_sd(config, service), [group(service, ENGINE, list(service.targets))])
-        if service.sidecar.collect:
+        put(ENGINE, service, document, _engine_sd(plan, service), [group(service, ENGINE, list(service.targets))])
+        if pods.sidecar_collects(service, config):
             groups = [group(service, SIDECAR, sidecar_targets(service))]
             put(SIDECAR, service, _job(config, service, "/metrics"), _sidecar_sd(config, service), groups)
         accelerators = service.accelerators
-        if accelerators is not None and accelerators.source != "sidecar" and accelerators.targets:
+        if accelerators is None or accelerators.source == "sidecar":
+            continue
+        if accelerators.targets or accelerators.discovery:
             exporter = plan.catalogue.sources[accelerators.source]
             document = _job(config, service, exporter.metrics_path)
             if accelerators.source == "npu-exporter":
@@ -87,7 +107,11 @@ def _scraped(plan: Plan) -> tuple[list[dict[str, Any]], dict[str, Groups]]:
                 document["honor_timestamps"] = False
             groups = [group(plan.services[owner], exporter.job, targets)
                       for owner, targets in _owners(service, accelerators).items()]  # fmt: skip
-            put(exporter.job, service, document, {}, groups)
+            found = pods.exporter(service, accelerators.discovery, exporter, config) if accelerators.discovery else None
+            put(exporter.job, service, document, pods.kubernetes_sd(found) if found else {}, groups)
+    for daemonset in pods.device_daemonset(plan):
+        put(daemonset.name, config.services[0], _job(config, config.services[0], daemonset.path),
+            pods.kubernetes_sd(daemonset), [])  # fmt: skip
     return list(jobs.values()), files
 
 
@@ -120,9 +144,13 @@ def spelling(prefix: str) -> dict[str, str]:
     }
 
 
-def _engine_sd(config: Config, service: Service) -> dict[str, Any]:
+def _engine_sd(plan: Plan, service: Service) -> dict[str, Any]:
     """Empty where addresses are listed."""
-    return {} if service.discovery is None else _discovered(config, service, service.discovery, ENGINE, None)
+    if service.discovery is None:
+        return {}
+    if service.discovery.kubernetes is not None:
+        return pods.kubernetes_sd(pods.engine(service, service.discovery.kubernetes, plan))
+    return _discovered(plan.config, service, service.discovery, ENGINE, None)
 
 
 def _sidecar_sd(config: Config, service: Service) -> dict[str, Any]:
@@ -130,6 +158,8 @@ def _sidecar_sd(config: Config, service: Service) -> dict[str, Any]:
     if service.targets or service.sidecar.targets:
         return {}
     assert service.discovery is not None
+    if service.discovery.kubernetes is not None:
+        return pods.kubernetes_sd(pods.sidecar(service, service.discovery.kubernetes, config))
     return _discovered(config, service, service.discovery, SIDECAR, service.sidecar.port)
 
 
@@ -137,32 +167,12 @@ def _discovered(
     config: Config, service: Service, discovery: Discovery, job: str, port: int | None
 ) -> dict[str, Any]:
     """Discovery with relabeling that pins the labels every rule selects on; ``port`` replaces the engine's."""
-    relabel: list[dict[str, Any]] = []
-    sd: dict[str, Any] = {}
-    if discovery.kubernetes is not None:
-        kube = discovery.kubernetes
-        selector = ",".join(f"{key}={value}" for key, value in sorted(kube.selector.items()))
-        sd["kubernetes_sd_configs"] = [{
-            "role": "pod",
-            **({"namespaces": {"names": [kube.namespace]}} if kube.namespace else {}),
-            "selectors": [{"role": "pod", "label": selector}],
-        }]  # fmt: skip
-        if port is None and isinstance(kube.port, int):
-            relabel.append(_keep("__meta_kubernetes_pod_container_port_number", str(kube.port)))
-        elif port is None:
-            relabel.append(_keep("__meta_kubernetes_pod_container_port_name", str(kube.port)))
-        relabel.append(_copy("__meta_kubernetes_pod_name", "pod"))
-        relabel.append(_copy("__meta_kubernetes_pod_node_name", "node"))
-        if "namespace" in config.identity_labels:
-            relabel.append(_copy("__meta_kubernetes_namespace", "namespace"))
-    elif discovery.dns is not None:
-        dns = discovery.dns
-        sd["dns_sd_configs"] = [{
-            "names": list(dns.names), "type": dns.type, **({"port": dns.port} if dns.port is not None else {}),
-        }]  # fmt: skip
+    if discovery.dns is not None:
+        sd: dict[str, Any] = {"dns_sd_configs": [discovery.dns.model_dump(exclude_none=True)]}
     else:
         assert discovery.file is not None
-        sd["file_sd_configs"] = [{"files": list(discovery.file.files)}]
+        sd = {"file_sd_configs": [{"files": list(discovery.file.files)}]}
+    relabel: list[dict[str, Any]] = []
     if port is not None:
         relabel.append({
             "source_labels": ["__address__"], "regex": r"(\[[^\]]+\]|[^:]+)(?::\d+)?",
@@ -170,25 +180,6 @@ def _discovered(
         })  # fmt: skip
     relabel += [{"target_label": name, "replacement": value} for name, value in labels(config, service, job).items()]
     return {**sd, "relabel_configs": relabel}
-
-
-def _keep(label: str, regex: str) -> dict[str, Any]:
-    return {"source_labels": [label], "regex": regex, "action": "keep"}
-
-
-def _copy(label: str, to: str) -> dict[str, Any]:
-    return {"source_labels": [label], "target_label": to}
-
-
-def labels(config: Config, service: Service, job: str) -> dict[str, str]:
-    """Target labels of a service: stack, service, role and the pinned job, then the user's own."""
-    return {
-        "stack": config.stack,
-        "service": service.name,
-        "role": service.role,
-        "job": job,
-        **dict(sorted(service.labels.items())),
-    }
 
 
 def _owners(service: Service, accelerators: Accelerators) -> dict[str, list[str]]:
@@ -208,13 +199,16 @@ def sidecar_targets(service: Service) -> list[str]:
     return [f"{host}:{service.sidecar.port}" for host in hosts]
 
 
-def _remote_write(config: Config) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
-    for target in config.prometheus.remote_write:
-        document: dict[str, Any] = {"url": target.url}
-        if target.basic_auth_user and target.password_file:
-            document["basic_auth"] = {"username": target.basic_auth_user, "password_file": target.password_file}
-        if target.bearer_token_file:
-            document["authorization"] = {"credentials_file": target.bearer_token_file}
-        found.append(document)
+def outside(plan: Plan) -> list[dict[str, Any]]:
+    """Jobs whose targets are no pods, with listed addresses inside instead of in files."""
+    jobs, files = _scraped(plan)
+    found = []
+    for job in jobs:
+        if "kubernetes_sd_configs" in job:
+            continue
+        names = [name for config in job.get("file_sd_configs", []) for name in config["files"] if name in files]
+        if names:
+            job = {key: value for key, value in job.items() if key != "file_sd_configs"}
+            job["static_configs"] = [group for name in names for group in files[name]]
+        found.append(job)
     return found
