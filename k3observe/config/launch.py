@@ -32,13 +32,20 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-def _integer(text: str) -> int:
+def _count(text: str) -> int:
     """Numbers as engines take them: 131072, 128k (decimal), 128K (binary), 1m, 1M."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text)
+    match = re.fullmatch(r"(\d{1,9})|(\d{1,6}(?:\.\d{1,6})?)([kKmM])", text)
     if not match:
         raise ValueError("is no number")
-    scale = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}[match[2]]
-    return int(float(match[1]) * scale)
+    scale = {None: 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}[match[3]]
+    return int(match[1]) if match[1] else int(float(match[2]) * scale)
+
+
+def _integer(text: str) -> int:
+    value = _count(text)
+    if value < 1:
+        raise ValueError("must be at least 1")
+    return value
 
 
 def _fraction(text: str) -> float:
@@ -65,7 +72,9 @@ _VLLM: _Flags = {
     "--enable-eplb": ("eplb", True),
     "--no-enable-eplb": ("eplb", False),
     "--eplb-log-balancedness": ("eplb_log_balancedness", True),
-    "--num-redundant-experts": ("num_redundant_experts", _integer),
+    "--num-redundant-experts": ("num_redundant_experts", _count),
+    "--eplb-config.num-redundant-experts": ("num_redundant_experts", _count),
+    "--eplb-config.log-balancedness": ("eplb_log_balancedness", lambda text: text.lower() == "true"),
     "--gpu-memory-utilization": ("gpu_memory_utilization", _fraction),
     "--max-num-seqs": ("max_num_seqs", _integer),
     "--max-model-len": ("max_model_len", _integer),
@@ -96,7 +105,7 @@ _SGLANG: _Flags = {
     "--ep-size": ("expert_parallel_size", _integer),
     "--expert-parallel-size": ("expert_parallel_size", _integer),
     "--enable-eplb": ("eplb", True),
-    "--ep-num-redundant-experts": ("num_redundant_experts", _integer),
+    "--ep-num-redundant-experts": ("num_redundant_experts", _count),
     "--mem-fraction-static": ("gpu_memory_utilization", _fraction),
     "--max-running-requests": ("max_num_seqs", _integer),
     "--context-length": ("max_model_len", _integer),
@@ -122,11 +131,14 @@ _MODEL = ("--model", "--model-path", "--model_path", "--model-name-or-path", "--
 _NAME = ("--served-model-name", "--served_model_name", "--model-name")
 _VALUELESS = {"--trust-remote-code", "--enforce-eager", "--headless"}
 _IMAGES = (
-    (re.compile(r"vllm-ascend[^:\s]*:v?(\d+(?:\.\d+)+)?"), "vllm-ascend"),
-    (re.compile(r"vllm(?:-openai)?[^:/\s]*:v?(\d+(?:\.\d+)+)?"), "vllm"),
-    (re.compile(r"sglang[^:/\s]*:v?(\d+(?:\.\d+)+)?"), "sglang"),
-    (re.compile(r"mindie[^:/\s]*:v?(\d+(?:\.\d+)+)?"), "mindie"),
+    (re.compile(r"vllm-ascend[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "vllm-ascend"),
+    (re.compile(r"vllm(?:-openai)?[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "vllm"),
+    (re.compile(r"sglang[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "sglang"),
+    (re.compile(r"mindie[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "mindie"),
 )
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_CONTAINER_SWITCHES = frozenset({"-d", "-i", "-t", "-it", "-ti", "--rm", "--init", "--privileged", "--detach", "--tty",
+                                 "--interactive"})  # fmt: skip
 
 
 def read(text: str, name: str = "command") -> Launch:
@@ -141,6 +153,7 @@ def read(text: str, name: str = "command") -> Launch:
         while words and (match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.S)):
             environment[match[1]] = match[2]
             words = words[1:]
+        words = [_expanded(word, environment) for word in words]
         if words[:1] == ["export"]:
             environment.update(dict(word.split("=", 1) for word in words[1:] if "=" in word))
             continue
@@ -171,18 +184,29 @@ def _commands(text: str, name: str) -> Iterator[list[str]]:
     yield words
 
 
+def _expanded(word: str, environment: Mapping[str, str]) -> str:
+    """Put in what the script itself assigned: $TP, ${TP}, ${TP:-8}."""
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1] or match[3], match[2]
+        return environment.get(name, match[0] if default is None else default)
+
+    return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)", value, word)
+
+
 def _engine(words: list[str], environment: dict[str, str]) -> tuple[str, str | None, list[str]] | None:
     """Find which engine a command starts, its version if an image's tag says it, and the engine's own arguments."""
-    version, image = None, None
+    version, image, after = None, None, 0
     for index, word in enumerate(words):
         rest = words[index + 1 :]
         base = word.rsplit("/", 1)[-1]
-        if image is None and any(part in words[:index] for part in ("docker", "podman", "nerdctl")):
+        if image is None and _CONTAINERS & set(words[:index]):
             if word in ("-e", "--env") and rest and "=" in rest[0]:
                 environment.update([tuple(rest[0].split("=", 1))])  # type: ignore[list-item]
+            before = words[index - 1]
+            is_value = before.startswith("-") and "=" not in before and before not in _CONTAINER_SWITCHES
             for pattern, engine in _IMAGES:
-                if not word.startswith("-") and (match := pattern.search(word)) and (":" in base or "/" in word):
-                    version, image = match[1], engine
+                if not word.startswith("-") and not is_value and "/" in word and (match := pattern.search(word)):
+                    version, image, after = match[1], engine, index + 1
                     break
         if base == "vllm" and rest[:1] == ["serve"]:
             return _kind("vllm", image, environment, rest), version, rest[1:]
@@ -193,8 +217,8 @@ def _engine(words: list[str], environment: dict[str, str]) -> tuple[str, str | N
         if base in ("mindie_service", "mindieservice_daemon"):
             return "mindie", version, rest
     if image is not None:
-        after = next(i for i, word in enumerate(words) if any(p.search(word) for p, e in _IMAGES if e == image))
-        return _kind(image, image, environment, words[after + 1 :]), version, words[after + 1 :]
+        rest = words[after:]
+        return _kind(image, image, environment, rest), version, rest[1:] if rest[:1] == ["serve"] else rest
     return None
 
 
@@ -252,7 +276,10 @@ def _flag(engine: str, flag: str, values: list[str], reading: _Reading) -> int:
                 reading.args[target] = reader("")
                 return 0
             raise ValueError("needs a value")
-        reading.args[target] = reader(values[0])
+        if "$" in values[0]:
+            reading.notes.append(f"{flag} {values[0]} is set where the command does not show it; it was left out")
+        else:
+            reading.args[target] = reader(values[0])
         return 1
     reading.values[flag] = values
     if flag in _VALUELESS:
@@ -283,9 +310,14 @@ def _finish(engine: str, version: str | None, words: list[str], reading: _Readin
         args["rust_frontend"] = True
     start = words[1:] if words[:1] == ["start"] else words
     model = value(*_MODEL) or next(iter(start), None)
-    port = value("--port", "-p")
+    if value("--config"):
+        notes.append(f"the settings in {value('--config')} were not read: add them to engine.args")
+    port = (value("--port", "-p") or "").strip()
+    if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        notes.append(f"--port {port[:20]} is no port; it was left out")
+        port = ""
     return Launch(
-        engine, version, model, value(*_NAME), int(port) if port and port.isdigit() else None, role, args, tuple(notes)
+        engine, version, model, value(*_NAME), int(port) if port else None, role, args, tuple(notes)
     )
 
 

@@ -39,10 +39,10 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
         "# yaml-language-server: $schema=k3observe.schema.json",
         f"# Written by k3observe {__version__} init; for completion: `k3observe schema > k3observe.schema.json`",
         "version: 1",
-        f"stack: {name}",
+        f"stack: {_quoted(name)}",
         "language: en                        # or zh-CN",
         "services:",
-        f"  - name: {name}",
+        f"  - name: {_quoted(name)}",
         f"    model: {{{f'preset: {preset}, ' if preset else ''}served_name: {_quoted(served)}}}",
         "    engine:",
         f"      name: {launch.engine}",
@@ -93,7 +93,8 @@ def _slug(name: str) -> str:
 def _quoted(text: str) -> str:
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", text) and text.lower() not in _YAML_WORDS:
         return text
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", "", text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    printable = "".join(letter for letter in text if letter.isprintable())
+    return '"' + printable.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _value(value: Any) -> str:
