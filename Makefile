@@ -18,11 +18,13 @@ demo: setup ## a simulated service, real servers, a fault, the notification: the
 	$(BIN)/k3observe demo
 
 test: setup lint ## lint, types and the quick tests
+	@$(BIN)/python -m tools.setup_crds
 	$(BIN)/python -m pytest -m 'not long' -n 2
 
 test-long: setup ## minutes of real servers, node, Chromium, wheels
 	$(BIN)/python -m tools.setup_node
 	$(BIN)/python -m tools.setup_chromium
+	$(BIN)/python -m tools.setup_crds
 	$(BIN)/python -m pytest -m long
 
 test-vllm: $(VENV) ## the plugin in vLLM's real load balancer, four versions; downloads about 5 GB
