@@ -40,7 +40,7 @@ def _collectors(text: str) -> tuple[str, ...]:
 
 def _address(text: str) -> tuple[str, int]:
     """Split ``[HOST]:PORT``; an IPv6 host stands in brackets."""
-    match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]]*):([0-9]{1,5})", text)
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^:\[\]]*):([0-9]{1,5})", text)
     if match is None or int(match[2]) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no address: write HOST:PORT, :PORT or [IPV6]:PORT")
     return match[1].strip("[]"), int(match[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -23,19 +24,22 @@ STOP_SECONDS = 0.3
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the exporter and end the process: 0 stopped or written, 1 it could not serve or read, 2 bad input."""
     argv = sys.argv[1:] if argv is None else argv
+    _open_standard_streams()
     if "--version" in argv:
-        print(f"k3observe-exporter {__version__}")
-        sys.exit(0)
+        _leave(_print(f"k3observe-exporter {__version__}\n".encode()))
     from k3observe.exporters import flags
 
     if "--help" in argv or "-h" in argv:
-        print(flags.help_text(), end="")
-        sys.exit(0)
+        _leave(_print(flags.help_text().encode()))
+    _end_at_signals()
     try:
         args = flags.parse(argv, os.environ)
     except flags.FlagError as error:
         _bad_input(str(error))
-    _leave(_run(args))
+    try:
+        _leave(_run(args))
+    except SystemExit as end:
+        _leave(int(end.code or 0))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -87,7 +91,7 @@ def _serve(
         try:
             listeners += listen(host, port)
         except OSError as error:
-            print(f"k3observe-exporter: --web.listen-address: {host}:{port}: {error.strerror}", file=sys.stderr)
+            _complain(f"--web.listen-address: {host}:{port}: {error.strerror}")
             return 1
     if web:
         app = App(Snapshots(registry), collectors, args.web_telemetry_path, web.authenticate, web.headers)
@@ -114,15 +118,12 @@ def _serve(
 def _once(
     args: argparse.Namespace, collectors: Sequence[Collector], registry: Registry, log: logging.Logger
 ) -> int:
-    import signal
     import time
 
     from prometheus_client import generate_latest
 
     from k3observe.exporters import textfile
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     for collector in collectors:
         collector.start()
     end = time.monotonic() + args.once_timeout
@@ -136,11 +137,10 @@ def _once(
         try:
             textfile.write(args.textfile, body)
         except OSError as error:
-            print(f"k3observe-exporter: --textfile: {args.textfile}: {error.strerror}", file=sys.stderr)
+            _complain(f"--textfile: {args.textfile}: {error.strerror}")
             return 1
-    if args.once:
-        sys.stdout.buffer.write(body)
-    return 1 if waiting else 0
+    printed = _print(body) if args.once else 0
+    return 1 if waiting else printed
 
 
 def _stop(collectors: Sequence[Collector]) -> None:
@@ -158,17 +158,55 @@ def _stop(collectors: Sequence[Collector]) -> None:
 
 def _leave(status: int) -> NoReturn:
     """End without waiting for threads: one may be stuck in a driver."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        status = status or 1
     os._exit(status)
 
 
+def _end_at_signals() -> None:
+    """End in order, and without a traceback, when a signal comes before the server runs.
+
+    As process 1 of a container, too, for which the kernel ignores signals that have no handler.
+    """
+    import signal
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def _open_standard_streams() -> None:
+    """Give a process that was started without some of them /dev/null: else a socket would get their descriptors."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):  # it is there for the system, if not for Python
+                os.fstat(descriptor)
+                continue
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest descriptor, which is this one
+            if name == "stderr":
+                sys.stderr = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _print(body: bytes) -> int:
+    """Write to standard output; return 1 when that does not take it."""
+    left = memoryview(body)
+    try:
+        while left:
+            left = left[os.write(1, left) :]
+    except OSError as error:
+        _complain(f"cannot write to standard output: {error.strerror}")
+        return 1
+    return 0
+
+
 def _bad_input(message: str) -> NoReturn:
-    print(f"k3observe-exporter: {message}", file=sys.stderr)
-    sys.exit(2)
+    _complain(message)
+    _leave(2)
+
+
+def _complain(message: str) -> None:
+    with contextlib.suppress(OSError):  # nobody is there to hear it
+        print(f"k3observe-exporter: {message}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -42,11 +42,16 @@ class Registry:
     def encode(self, encoder: Callable[..., bytes]) -> bytes:
         """Return the exposition; families that cannot be encoded are left out and logged.
 
-        The usual case encodes once; only after a failure each family is tried by itself.
+        The usual case encodes once; only after a failure each family is tried by itself. Text that is no Unicode (a
+        flag's bytes, say) is served as U+FFFD.
         """
         metrics = list(self.collect())
         try:
-            return encoder(_Families(metrics))
+            try:
+                return encoder(_Families(metrics))
+            except UnicodeEncodeError:
+                metrics = [_unicode(metric) for metric in metrics]
+                return encoder(_Families(metrics))
         except Exception:
             good = []
             for metric in metrics:
@@ -65,6 +70,17 @@ class Registry:
                 self._errors[collector.name] += 1
             self._log.exception("collector %s failed: its metrics are missing in this scrape", collector.name)
             return ()
+
+
+def _unicode(metric: Metric) -> Metric:
+    """Return a family whose label values can be encoded."""
+    copy = Metric(metric.name, metric.documentation, metric.type)
+    copy.samples = [
+        sample._replace(labels={
+            name: value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str)
+            and not value.isascii() else value for name, value in sample.labels.items()})
+        for sample in metric.samples]
+    return copy
 
 
 class _Families:

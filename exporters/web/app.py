@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from k3observe.exporters.collector import Collector
 from k3observe.exporters.web.http import Request, Response, text
+from k3observe.exporters.web.lanes import FEW, MAX_WAITING
 from k3observe.exporters.web.negotiation import canonical_accept, gzip_accepted
 from k3observe.exporters.web.snapshots import Snapshots
 from k3observe.version import __version__
@@ -22,6 +23,8 @@ class Work(NamedTuple):
 
     lane: str
     run: Callable[[], Answer]
+    waiting: int = MAX_WAITING
+    """How many may wait in the lane before this one."""
 
 
 Answer = Response | Work
@@ -57,7 +60,7 @@ class App:
         verdict = self._authenticate(request.headers.get("authorization", ""))
         if isinstance(verdict, bool):
             return self._judged(verdict, request)
-        return Work("authentication", lambda: self._judged(verdict(), request))
+        return Work("authentication", lambda: self._judged(verdict(), request), FEW)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Return the headers that the configuration adds to every response."""

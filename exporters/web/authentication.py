@@ -21,6 +21,12 @@ _MAX_PASSWORD = 72
 """bcrypt looks at no more bytes; Go's compares longer ones by these, the Python package refuses them."""
 
 
+# By user, hash and password: a file that is read again, with another user in it, forgets no scraper.
+_KEY = os.urandom(32)
+_LOCK = threading.Lock()
+_VERDICTS: OrderedDict[bytes, bool] = OrderedDict()
+
+
 class BasicAuth:
     """Judges Authorization headers.
 
@@ -32,9 +38,6 @@ class BasicAuth:
         self._users = {name.encode(): password_hash.encode() for name, password_hash in users.items()}
         cost = max((int(value.split(b"$")[2]) for value in self._users.values()), default=10)
         self._nobody = b"$2b$%02d$" % cost + b"." * 53  # no password has this hash
-        self._key = os.urandom(32)
-        self._lock = threading.Lock()
-        self._verdicts: OrderedDict[bytes, bool] = OrderedDict()
 
     def __call__(self, header: str) -> bool | Callable[[], bool]:
         """Return the verdict, or the computation that leads to it."""
@@ -42,27 +45,28 @@ class BasicAuth:
         if credentials is None:
             return False
         user, password = credentials
-        key = hmac.digest(self._key, b"%d:%s%s" % (len(user), user, password), hashlib.sha256)
-        with self._lock:
-            verdict = self._verdicts.get(key)
+        known = self._users.get(user, self._nobody)
+        key = hmac.digest(_KEY, b"%d:%s%s%s" % (len(user), user, known, password), hashlib.sha256)
+        with _LOCK:
+            verdict = _VERDICTS.get(key)
         return partial(self._verify, user, password, key) if verdict is None else verdict
 
     def _verify(self, user: bytes, password: bytes, key: bytes) -> bool:
-        with self._lock:
-            if key in self._verdicts:
-                return self._verdicts[key]
+        with _LOCK:
+            if key in _VERDICTS:
+                return _VERDICTS[key]
         known = self._users.get(user)
         try:
             matches = bcrypt.checkpw(password[:_MAX_PASSWORD], known or self._nobody)
         except ValueError:  # a NUL in the password
             matches = False
         verdict = matches and known is not None
-        with self._lock:
-            self._verdicts[key] = verdict
-            while len(self._verdicts) > _CACHE:
+        with _LOCK:
+            _VERDICTS[key] = verdict
+            while len(_VERDICTS) > _CACHE:
                 # Guesses must not push out the scraper's verified password.
-                refused = next((k for k, allowed in self._verdicts.items() if not allowed), None)
-                self._verdicts.pop(refused) if refused else self._verdicts.popitem(last=False)
+                refused = next((k for k, allowed in _VERDICTS.items() if not allowed), None)
+                _VERDICTS.pop(refused) if refused else _VERDICTS.popitem(last=False)
         return verdict
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 Job = Callable[[], None]
 MAX_WAITING = 512
+FEW = 16
+"""Jobs that may wait in a lane whose jobs cost much and come from strangers."""
 
 
 class Lanes:
@@ -16,17 +18,21 @@ class Lanes:
     def __init__(self) -> None:
         self._queues: dict[str, queue.Queue[Job]] = {}
 
-    def submit(self, lane: str, job: Job) -> bool:
-        """Queue a job; False when the lane is full, which means it hangs."""
-        if lane not in self._queues:
-            self._queues[lane] = queue.Queue(MAX_WAITING)
-            threading.Thread(target=self._run, args=(lane,), name=f"web-{lane}", daemon=True).start()
-        try:
-            self._queues[lane].put_nowait(job)
-        except queue.Full:
+    def submit(self, lane: str, job: Job, waiting: int = MAX_WAITING) -> bool:
+        """Queue a job; False when ``waiting`` jobs wait in the lane already, or the system gives it no thread."""
+        jobs = self._queues.get(lane)
+        if jobs is None:
+            jobs = queue.Queue()
+            try:
+                threading.Thread(target=self._run, args=(jobs,), name=f"web-{lane}", daemon=True).start()
+            except RuntimeError:
+                return False
+            self._queues[lane] = jobs
+        if jobs.qsize() >= waiting:
             return False
+        jobs.put(job)
         return True
 
-    def _run(self, lane: str) -> None:
+    def _run(self, jobs: queue.Queue[Job]) -> None:
         while True:
-            self._queues[lane].get()()
+            jobs.get()()

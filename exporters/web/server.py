@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import selectors
 import socket
 import ssl
@@ -21,6 +22,8 @@ from k3observe.exporters.web.lanes import Lanes
 
 BACKLOG = 1024
 MAX_CONNECTIONS = 256
+OWN_DESCRIPTORS = 32
+"""File descriptors that clients leave to the collectors where the process may open few."""
 STEPS = 64
 """Steps of one connection before others have a turn: a client may send requests faster than it reads answers."""
 
@@ -33,9 +36,9 @@ _EVENTS = {
 def listen(host: str, port: int) -> list[socket.socket]:
     """Open listening sockets; without a host for all addresses, IPv6 and IPv4. Raises OSError."""
     if host:
-        family, _, _, _, sockaddr = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM,
+        family, _, _, _, sockaddr = socket.getaddrinfo(os.fsencode(host), port, type=socket.SOCK_STREAM,
                                                        flags=socket.AI_PASSIVE)[0]
-        return [socket.create_server(sockaddr[:2], family=family, backlog=BACKLOG)]
+        return [socket.create_server(sockaddr, family=family, backlog=BACKLOG)]
     if socket.has_dualstack_ipv6():
         try:
             return [socket.create_server(
@@ -61,7 +64,11 @@ class Server:
         self._app = app
         self._log = log
         self._tls = tls
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors != resource.RLIM_INFINITY:
+            max_connections = max(1, min(max_connections, descriptors - OWN_DESCRIPTORS))
         self._max_connections = max_connections
+        self._refused_at = float("-inf")
         self._lanes = Lanes()
         self._connections: set[Connection] = set()
         self._pending: deque[tuple[Connection, int, Answer | None]] = deque()
@@ -128,7 +135,10 @@ class Server:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of descriptors: give one up, else the loop would spin
-                self._log.warning("cannot accept a connection: %s", error)
+                now = time.monotonic()
+                if now > self._refused_at + 60:
+                    self._refused_at = now
+                    self._log.warning("cannot accept a connection: %s; said once a minute", error)
                 if not self._evict():
                     time.sleep(0.05)
                 return
@@ -137,8 +147,9 @@ class Server:
                 continue
             try:
                 connection = Connection(sock, self._tls())
-            except (OSError, ssl.SSLError) as error:
-                self._log.debug("connection refused: %s", error)
+            except Exception as error:  # the loop must live on, whatever has become of the certificate's files
+                level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+                self._log.log(level, "connection refused: %s", error)
                 sock.close()
                 continue
             self._connections.add(connection)
@@ -232,7 +243,7 @@ class Server:
             self._pending.append((connection, ticket, result))
             self._wake()
 
-        if not self._lanes.submit(answer.lane, job):
+        if not self._lanes.submit(answer.lane, job, answer.waiting):
             self._send(connection, http.text(503, "The exporter is busy."))
 
     def _send(self, connection: Connection, response: http.Response) -> None:

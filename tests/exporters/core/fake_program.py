@@ -55,7 +55,8 @@ class Fake:
         if self._mode == "raise":
             raise RuntimeError("device\nfell off the bus")
         bad = families.POWER.new()
-        bad.add_metric((self.name, "0", "\udcff" if self._mode == "bad label" else "中文\u2028"), self.renderings)
+        label = {"bad label": 5, "no Unicode": "\udcff"}.get(self._mode, "中文\u2028")
+        bad.add_metric((self.name, "0", label), self.renderings)  # type: ignore[arg-type]
         yield bad
         yield from source_families([self._status])
 

@@ -4,6 +4,7 @@ import concurrent.futures
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,59 @@ def test_a_sample_that_cannot_be_encoded_costs_its_family_only(run_fake: Run) ->
     assert "k3_accelerator_temperature_celsius" in names(body)
     assert "k3_accelerator_power_watts" not in names(body)
     exporter.wait_for_log("left out k3_accelerator_power_watts")
+
+
+def test_a_label_that_is_no_unicode_is_served_with_a_replacement(run_fake: Run) -> None:
+    exporter = run_fake("--collect=gpu", "--gpu.mode=no Unicode")
+    assert exporter.metric('k3_accelerator_power_watts{device="0",uuid="\ufffd",vendor="gpu"}') is not None
+    assert "left out" not in exporter.log
+
+
+def test_many_connections_leave_file_descriptors_to_the_collectors(run_exporter: Run) -> None:
+    exporter = run_exporter(
+        "--collect=npu", "--npu.smi-path=/bin/true", "--npu.interval=0.1",
+        program=("/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh", *PROGRAM))
+    clients = [exporter.connect() for _ in range(200)]
+    reasons = 'k3_source_errors_total{collector="npu",reason='
+    before = exporter.metric(f'{reasons}"no_table"') or 0
+    wait_until(lambda: (exporter.metric(f'{reasons}"no_table"') or 0) > before + 2)
+    assert exporter.metric(f'{reasons}"not_executable"') == 0
+    assert "cannot accept" not in exporter.log
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("flags", [("--version",), ("--help",), ("--collect=gpu", "--once")])
+def test_an_output_that_takes_nothing_or_is_closed_is_no_traceback(flags: tuple[str, ...]) -> None:
+    command = " ".join((*FAKE, *flags))
+    full = subprocess.run(("/bin/sh", "-c", f"{command} >/dev/full"), capture_output=True, text=True, check=False)
+    assert (full.returncode, full.stderr.splitlines()[-1]) == (
+        1, "k3observe-exporter: cannot write to standard output: No space left on device")
+    closed = subprocess.run(("/bin/sh", "-c", f"{command} <&- >&- 2>&-"), check=False)
+    assert closed.returncode == 0
+
+
+def test_a_process_without_standard_streams_gives_their_descriptors_to_no_socket(run_exporter: Run) -> None:
+    exporter = run_exporter("--collect=gpu", program=("/bin/sh", "-c", 'exec "$@" <&- >&-', "sh", *FAKE))
+    for descriptor in (0, 1):
+        assert os.readlink(f"/proc/{exporter.process.pid}/fd/{descriptor}") == "/dev/null"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_serves_ends_it_without_a_traceback(number: int, tmp_path: Path) -> None:
+    started = subprocess.Popen(
+        (*PROGRAM, "--collect=npu", "--npu.smi-path=/bin/cat", "--textfile", str(tmp_path / "k3.prom")),
+        stderr=subprocess.PIPE, text=True)
+    status = Path(f"/proc/{started.pid}/status")
+
+    def caught() -> int:
+        return int(re.search(r"SigCgt:\t(\w+)", status.read_text())[1], 16)  # type: ignore[index]
+
+    wait_until(lambda: caught() >> (signal.SIGTERM - 1) & 1)
+    started.send_signal(number)
+    _, log = started.communicate(timeout=5)
+    assert (started.returncode, "Traceback" in log) == (128 + number, False)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("accept", "content_type"), [
