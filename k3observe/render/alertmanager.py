@@ -50,9 +50,7 @@ def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
             **({"receiver": config.notify.routes["default"]} if "default" in config.notify.routes else {}),
             "routes": _routes(config),
         }
-        snippet: dict[str, Any] = {
-            "route": {"routes": [route]}, "inhibit_rules": _inhibitions(plan), "receivers": _receivers(config)
-        }  # fmt: skip
+        snippet = document(plan) | {"route": {"routes": [route]}}
         note = "# Paste the route below your root route, and the rest beside yours.\n"
         yield f"alertmanager/{config.stack}-route.yml", (header(config) + note + to_yaml(snippet)).encode()
         return
