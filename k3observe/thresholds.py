@@ -147,7 +147,7 @@ def _growth(
 ) -> Threshold:
     """Growth counts from where the engine has taken its share, not while it loads."""
     reserved = facts["gpu_memory_utilization"]
-    why = Text(f"counts once 95 % of the reserved {reserved:g} are in use", f"占用达到预留值 {reserved:g} 的 95% 后才算")
+    why = Text(f"counts once 95 % of the reserved {reserved:g} are in use", f"占用达到预留 {reserved:g} 的 95% 后才算")
     return Threshold(alert.threshold, why, {"loaded": round(0.95 * reserved, 4)})
 
 

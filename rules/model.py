@@ -69,6 +69,7 @@ class Input(_Part):
     signal: Name
     values: list[tuple[float | str, float | str]]
     labels: Mapping[str, str] = {}
+    start: float = Field(0.0, description="Value of a counter in its first sample")
     rate: float | str = Field(1.0, description="Observations a second of a histogram")
     each: Literal["replica", "signal"] | None = Field(
         None, description="replica: such a series for every expected replica; signal: for every planned signal")

@@ -19,10 +19,10 @@ from k3observe.config.model import Service
 from k3observe.config.values import Duration
 from k3observe.plan import Plan
 from k3observe.render import recording
-from k3observe.render.alerts import Rule
+from k3observe.render.alerts import Rule, rate_window
 from k3observe.render.pods import labels as target_labels
 from k3observe.render.prometheus import sidecar_targets
-from k3observe.render.template import expand, holds, number
+from k3observe.render.template import expand, fill, holds, number
 from k3observe.rules.model import Case, Expected, Input
 
 Steps = list[tuple[float, int]]
@@ -78,8 +78,8 @@ def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
     known = {
         "threshold": rule.settings.threshold, "params": dict(rule.settings.params), "facts": facts,
         "for_": rule.settings.for_.seconds / 60, "window": window.seconds / 60 if window else None,
-        "devices": facts["accelerators_per_node"] or 8, "code": rule.settings.codes[0] if rule.settings.codes else None,
-        **_around(plan, service.name, rule),
+        "rate_": rate_window(plan.config).seconds / 60, "devices": facts["accelerators_per_node"] or 8,
+        "code": next(iter(rule.settings.codes), None), **_around(plan, service.name, rule),
     }  # fmt: skip
     for case in rule.alert.tests:
         spellings: tuple[Spelling, ...] = ("colon", "underscore") if case.variants else ("colon",)
@@ -91,7 +91,7 @@ def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
 
 
 def _around(plan: Plan, service: str, rule: Rule) -> dict[str, float]:
-    """Bounds of the buckets that hold a latency just over the threshold (``over_low``, ``over_high``) and just under."""
+    """Bounds of the buckets that hold a latency just over the threshold (``over_low``, ``over_high``), just under it."""
     entry = plan.entry(service, rule.alert.signals[0]) if rule.alert.signals else None
     limit = rule.settings.threshold
     if entry is None or not entry.buckets or limit is None:
@@ -112,7 +112,8 @@ def _test(
     """One test; None where the service's source has no series with the labels of the case."""
     series: dict[str, str] = {}
     # what is worked out from other signals is not fed
-    inputs = [item for item in _spread(case.input, rule.settings.uses)
+    inputs = [item.model_copy(update={"labels": _filled(item.labels, known)})
+              for item in _spread(case.input, rule.settings.uses)
               if plan.entry(service.name, item.signal) and not plan.derives(service.name, item.signal)]  # fmt: skip
     grown: dict[str, Steps] = {}
     for item in inputs:
@@ -167,6 +168,10 @@ def _each(expected: Expected, planned: Iterable[str]) -> Iterator[Expected]:
         yield expected
 
 
+def _filled(labels: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, str]:
+    return {name: fill(value, known) for name, value in labels.items()}
+
+
 def _included(plan: Plan, service: Service, item: Input, inputs: Sequence[Input]) -> list[Input]:
     """Inputs that are a part of this one's value and come from the same raw metric."""
     entry = plan.entry(service.name, item.signal)
@@ -179,9 +184,9 @@ def _expected(
 ) -> dict[str, Any]:
     labels = dict(rule.labels)
     if rule.alert.signals:
-        first = case.input[0].labels if case.input else {}
-        full = series_labels(plan, service, _job(plan, service, case.input[0].signal)) | dict(first)
-        full |= dict(fires.labels)
+        first = case.input[0]
+        full = series_labels(plan, service, _job(plan, service, first.signal)) | _filled(first.labels, known)
+        full |= _filled(fires.labels, known)
         labels |= {name: full[name] for name in rule.by if full.get(name)}
     value = evaluate(fires.value, known)
     annotations = {name: expand(text, labels, value) for name, text in rule.annotations.items()}
@@ -229,7 +234,8 @@ def _series(
         labels = {**_target(plan, service, signal, job), "instance": place, **_constants(entry, signal), **item.labels}
         rows = _counted(example_series(signal, entry, labels, spelling), steps)
         for row in rows:
-            yield row.series, _values(row, signal.kind == "counter", steps, step, entry.terms[0].type == "summary")
+            grows = signal.kind == "counter" or entry.terms[0].type == "summary"
+            yield row.series, _values(row, steps, step, grows, item.start)
 
 
 def _constants(entry: Entry, signal: Signal) -> dict[str, str]:
@@ -282,10 +288,10 @@ def _plus(whole: Steps, part: Steps, sign: int = 1) -> Steps:
     return found
 
 
-def _values(row: ExampleSeries, counter: bool, steps: Steps, step: float, summary: bool) -> str:
+def _values(row: ExampleSeries, steps: Steps, step: float, grows: bool, start: float) -> str:
     """Promtool's notation: a gauge stands still, a counter grows by its rate, ``absent`` leaves samples out."""
     parts: list[str] = []
-    total, now = 0.0, 0.0
+    total, now = start, 0.0
     for value, count in steps:
         if value != value or value < row.from_count:
             parts.append(_gone(count))
@@ -294,7 +300,7 @@ def _values(row: ExampleSeries, counter: bool, steps: Steps, step: float, summar
         raw = row.factor * value + row.offset
         if row.clock:
             parts.append(_run(now + raw, step, count))
-        elif counter or summary:
+        elif grows:
             growth = raw * step
             parts.append(_run(total, growth, count))
             total += growth * count
@@ -350,8 +356,9 @@ _CALLS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "round": r
 
 
 def evaluate(value: float | str, known: Mapping[str, Any]) -> float:
-    """Evaluate arithmetic over ``threshold``, ``params.x``, ``facts['slo.errors']``, ``for_`` (minutes); ``absent`` is NaN.
+    """Evaluate arithmetic over ``threshold``, ``params.x``, ``facts['slo.errors']``, ``for_`` (minutes).
 
+    ``absent`` is NaN.
     Raises ValueError for anything else: a rule file may come from somebody else's pack.
     """
     if isinstance(value, int | float):
