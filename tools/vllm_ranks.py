@@ -161,7 +161,7 @@ class Rank:
 
             def __init__(self, index: int) -> None:
                 self.layer_name = f"model.layers.{index + 1}.mlp.experts"
-                self.eplb_state = layer_state() if layer_state else None
+                self.eplb_state: Any = layer_state() if layer_state else None
                 self.weights = torch.tensor(first, dtype=torch.float32)[:, None].repeat(1, 8) + 100 * index
 
             def get_expert_weights(self) -> list[Any]:
@@ -174,9 +174,13 @@ class Rank:
                 self.view = expert_load_view[moe_layer_idx]
                 self.slots = logical_to_physical_map[moe_layer_idx]
                 self.replicas = logical_replica_count[moe_layer_idx]
-                if self.eplb_state is not None:
+                if hasattr(self.eplb_state, "set_layer_state"):
                     self.eplb_state.set_layer_state(
                         moe_layer_idx, expert_load_view, logical_to_physical_map, logical_replica_count)
+                elif self.eplb_state is not None:
+                    self.eplb_state.expert_load_view = self.view
+                    self.eplb_state.logical_to_physical_map = self.slots
+                    self.eplb_state.logical_replica_count = self.replicas
 
         class Model(MixtureOfExperts):  # type: ignore[misc]
             def __init__(self) -> None:
