@@ -6,7 +6,7 @@ Pure: what was read comes in, a report goes out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from k3observe.catalogue import Catalogue, Gap, Text, Version
@@ -81,12 +81,12 @@ def examine(
 ) -> Report:
     """Find the state of every signal, alert and panel of ``boards``. ``now`` is Unix time."""
     found: list[tuple[Reading, list[str], Finding]] = []
+    readings = [_as_configured(reading, catalogue, plan) for reading in readings]
     for reading in readings:
         services = _services(reading, catalogue, plan)
         facts, configured = _configured(reading, services, catalogue, plan)
         exam = Examination(reading.exposition, reading.identity, catalogue, now, facts, configured)
-        rows = [*exam.findings(), *_of_the_scrape(reading, catalogue)]
-        found += [(reading, services, row) for row in rows]
+        found += [(reading, services, row) for row in (*exam.findings(), *_of_the_scrape(reading, catalogue))]
     alerts = _planned(found, plan) if plan else _shipped(found, catalogue, pack)
     signals = [row for _, _, row in found]
     signals += _derived(signals, catalogue, pack)
@@ -94,6 +94,15 @@ def examine(
     panels = _panels(found, catalogue, pack, plan, boards)
     notes = _notes(readings, catalogue, plan)
     return Report(tuple(readings), tuple(signals), tuple(alerts), tuple(panels), tuple(notes))
+
+
+def _as_configured(reading: Reading, catalogue: Catalogue, plan: Plan | None) -> Reading:
+    """A fork (vLLM-Ascend) is recognised as what it extends; where the configuration runs only the fork, it is that."""
+    engines = {service.engine.name for service in plan.services.values()} if plan else set()
+    forks = {name for name in engines if catalogue.sources[name].extends == reading.identity.source}
+    if reading.identity.source in engines or len(forks) != 1:
+        return reading
+    return replace(reading, identity=replace(reading.identity, source=forks.pop()))
 
 
 def _services(reading: Reading, catalogue: Catalogue, plan: Plan | None) -> list[str]:

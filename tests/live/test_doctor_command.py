@@ -133,3 +133,21 @@ def test_a_configuration_with_another_version_than_runs_is_blind_and_says_which(
     assert alert["state"] == "blind"
     assert "vllm:gpu_cache_usage_perc" in alert["reason"]
     assert alert["fix"] == "set the engine's version to 0.8.5"
+
+
+def test_a_fork_in_the_configuration_is_what_runs(tmp_path: Path, capture: Path) -> None:
+    config = tmp_path / "k3observe.yaml"
+    config.write_text(CONFIG.replace("name: vllm", "name: vllm-ascend").replace("VERSION", "0.28"))
+    run = doctor("-f", str(config), str(capture), "--output", "json")
+    document = json.loads(run.stdout)
+    assert document["sources"][0]["engine"] == "vllm-ascend"
+    assert next(row for row in document["alerts"] if row["alert"] == "KVCacheUsageHigh")["state"] == "armed"
+
+
+def test_a_source_the_plan_needs_and_nobody_gave_is_named(tmp_path: Path, capture: Path) -> None:
+    config = tmp_path / "k3observe.yaml"
+    config.write_text(CONFIG.replace("VERSION", "0.28") + "    sidecar: {collect: [experts]}\n")
+    run = doctor("-f", str(config), str(capture), "--output", "json", "--language", "en")
+    assert run.returncode == 1
+    alert = next(row for row in json.loads(run.stdout)["alerts"] if row["alert"] == "ExpertLoadVarianceHigh")
+    assert "k3observe sidecar, which is not among the sources given" in alert["reason"]
