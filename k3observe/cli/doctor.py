@@ -210,7 +210,9 @@ def _table(head: list[str], rows: list[list[str]], colours: list[str]) -> None:
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(*head, box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        for number, title in enumerate(head):
+            table.add_column(title, overflow="fold", no_wrap=number == 0)
         for row, colour in zip(rows, colours, strict=True):
             table.add_row(*map(escape, row), style=colour)
         Console().print(table)
