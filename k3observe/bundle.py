@@ -16,9 +16,8 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from k3observe.config.errors import ConfigError, Problem
 from k3observe.version import __version__
@@ -165,17 +164,17 @@ def _recover(root: Path) -> None:
 def _stage(root: Path, found: list[Change]) -> None:
     state = root / _STATE
     (state / "new").mkdir(parents=True)
-    steps: list[dict[str, str]] = []
+    steps: list[_Step] = []
     try:
         for index, change in enumerate(found):
             _guard(root, change.path)
             if change.new is None:
-                steps.append({"remove": change.path, "sha256": _sha(change.old or b"")})
+                steps.append(_Step(change.path, sha256=_sha(change.old or b"")))
             else:
                 _put(state / "new" / str(index), change.new)
-                steps.append({"put": change.path, "from": str(index)})
+                steps.append(_Step(change.path, staged=str(index)))
         _sync(state / "new")
-        _put(state / "journal.tmp", json.dumps(steps).encode())
+        _put(state / "journal.tmp", json.dumps([asdict(step) for step in steps]).encode())
         os.replace(state / "journal.tmp", state / "journal")
         _sync(state)
     except BaseException:
@@ -187,20 +186,18 @@ def _stage(root: Path, found: list[Change]) -> None:
 def _complete(root: Path) -> None:
     """Do every step of the journal that is not done yet; each can be done twice."""
     state = root / _STATE
-    steps: list[dict[str, Any]] = json.loads((state / "journal").read_bytes())
     folders = {root}
-    for step in steps:
-        if "put" in step:
-            staged, target = state / "new" / step["from"], root / _inside(step["put"])
+    for step in _journal(state):
+        _guard(root, step.path)
+        target = root / step.path
+        if step.staged is not None:
+            staged = state / "new" / step.staged
             if staged.exists():
-                _guard(root, step["put"])
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staged, target)
             folders.add(target.parent)
         else:
-            target = root / _inside(step["remove"])
-            _guard(root, step["remove"])
-            if target.is_file() and _sha(target.read_bytes()) == step["sha256"]:
+            if target.is_file() and _sha(target.read_bytes()) == step.sha256:
                 target.unlink()
             _drop_empty(root, target.parent)
     for folder in folders:
@@ -212,9 +209,34 @@ def _complete(root: Path) -> None:
     shutil.rmtree(state)
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Put a staged file at ``path``, or, if none is staged, remove the file there if it is still the one written."""
+
+    path: str
+    staged: str | None = None
+    sha256: str | None = None
+
+
+def _journal(state: Path) -> list[_Step]:
+    try:
+        steps = [_Step(**step) for step in json.loads((state / "journal").read_bytes())]
+        sound = all(_is_inside(s.path) and (s.staged.isdecimal() if s.staged is not None else s.sha256) for s in steps)
+    except (ValueError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise BundleError([Problem("is damaged", file=str(state / "journal"),
+                                   fix=f"remove {state}, then run `k3observe render`")])  # fmt: skip
+    return steps
+
+
 def _drop_empty(root: Path, folder: Path) -> None:
-    while folder != root and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    """Remove folders that are left empty, also where a killed render removed the inner ones already."""
+    while folder != root:
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
         folder = folder.parent
 
 
@@ -243,21 +265,22 @@ def _read(root: Path, path: str) -> bytes | None:
 
 
 def _guard(root: Path, path: str) -> None:
-    """Refuse to write through a link that leads out of the folder."""
-    home = root.resolve()
-    if not (root / path).parent.resolve().is_relative_to(home):
-        raise BundleError([Problem("lies behind a link that leads out of the folder", file=str(root / path))])
+    """Refuse what would fail, or do harm, once the journal has decided: everything else is a rename in one place."""
+    home, target = root.resolve(), root / path
+    if not target.parent.resolve().is_relative_to(home):
+        raise BundleError([Problem("lies behind a link that leads out of the folder", file=str(target))])
+    parent = next(folder for folder in target.parents if folder.exists())
+    if not parent.is_dir():
+        raise BundleError([Problem("is a file where a folder is needed", file=str(parent), fix="move it away")])
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BundleError([Problem("cannot be written: Permission denied", file=str(parent))])
+    if parent.stat().st_dev != root.stat().st_dev:
+        raise BundleError([Problem("lies on another file system than the folder", file=str(parent))])
 
 
 def _is_inside(path: str) -> bool:
     parts = PurePosixPath(path).parts
-    return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
-
-
-def _inside(path: str) -> str:
-    if not _is_inside(path):
-        raise BundleError([Problem("the journal names a path outside the folder", value=path)])
-    return path
+    return bool(parts) and not path.startswith("/") and not {"..", _STATE} & {*parts} and "\0" not in path
 
 
 def _sha(content: bytes) -> str:

@@ -37,8 +37,12 @@ def command(source: str | None, output: str) -> int:
             raise ConfigError([Problem("exists already", file=output, fix="name another file with -o")]) from None
         except OSError as error:
             raise ConfigError([Problem(f"cannot be written: {error.strerror}", file=output)]) from None
-        with open(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        try:
+            with open(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            os.unlink(output)
+            raise ConfigError([Problem(f"cannot be written: {error.strerror}", file=output)]) from None
         click.echo(f"{output} written; next: fill in targets, then `k3observe render`", err=True)
     for line in assumed:
         click.echo(f"note: {line}", err=True)
@@ -49,7 +53,7 @@ def _command(source: str) -> tuple[str, str]:
     from k3observe.config.source import read_bounded
 
     if source == "-":
-        return sys.stdin.read(1 << 20), "standard input"
+        return sys.stdin.buffer.read(1 << 20).decode("utf-8", "replace"), "standard input"
     if "\n" not in source and len(source) < 4096 and (Path(source).is_file() or source.endswith((".sh", ".txt"))):
         return read_bounded(Path(source)), source
     return source, "--from-command"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -56,6 +57,10 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command; bad input ends with exit code 2 and a message, never with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # a terminal that cannot show Chinese gets escapes instead of a traceback
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(args=arguments, prog_name="k3observe", standalone_mode=False)
     except click.exceptions.Abort:
@@ -63,9 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        code = 141
+    except OSError as error:
+        # a full disk behind a redirected output, say; a reader that went away (head) is click's to handle
+        click.echo(f"k3observe: {error.filename or 'output'}: cannot be used: {error.strerror}", err=True)
+        code = 2
     except Exception as error:
         from k3observe.config.errors import ConfigError
 
