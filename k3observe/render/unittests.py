@@ -68,8 +68,9 @@ def _step(plan: Plan, rules: Sequence[Rule]) -> float:
     every = rules[0].alert.tests_every
     if every is not None:
         return max(plan.config.prometheus.scrape_interval.seconds, every.seconds)
-    windows = [rule.settings.window.seconds for rule in rules if rule.settings.window]
-    return max(plan.config.prometheus.scrape_interval.seconds, min(15.0, min(windows, default=60.0) // 4))
+    spans = [span.seconds for rule in rules for span in (rule.settings.window, rule.settings.for_) if span]
+    shortest = min((seconds for seconds in spans if seconds), default=60.0)
+    return max(plan.config.prometheus.scrape_interval.seconds, min(30.0, shortest // 4))
 
 
 def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
@@ -113,7 +114,7 @@ def _test(
     series: dict[str, str] = {}
     # what is worked out from other signals is not fed
     inputs = [item.model_copy(update={"labels": _filled(item.labels, known)})
-              for item in _spread(case.input, rule.settings.uses)
+              for item in _spread(plan, service, case.input, rule.settings.uses)
               if plan.entry(service.name, item.signal) and not plan.derives(service.name, item.signal)]  # fmt: skip
     grown: dict[str, Steps] = {}
     for item in inputs:
@@ -150,13 +151,18 @@ def _test(
     }
 
 
-def _spread(inputs: Sequence[Input], planned: Iterable[str]) -> Iterator[Input]:
+def _spread(plan: Plan, service: Service, inputs: Sequence[Input], planned: Iterable[str]) -> Iterator[Input]:
     """Inputs, with one for each planned signal where an input stands for all of them."""
     for item in inputs:
-        if item.each == "signal":
-            yield from (item.model_copy(update={"signal": signal, "each": None}) for signal in sorted(planned))
-        else:
+        if item.each != "signal":
             yield item
+            continue
+        for signal in sorted(planned):
+            entry = plan.entry(service.name, signal)
+            # a raw value below the least one is a failed read
+            least = (entry.at_least or 0.0) * entry.scale if entry is not None else 0.0
+            values = [(max(value, least) if isinstance(value, float) else value, minutes) for value, minutes in item.values]
+            yield item.model_copy(update={"signal": signal, "each": None, "values": values})
 
 
 def _each(expected: Expected, planned: Iterable[str]) -> Iterator[Expected]:
