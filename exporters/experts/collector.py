@@ -18,12 +18,13 @@ from k3observe.exporters import families
 from k3observe.exporters.collector import SourceStatus, source_families
 from k3observe.exporters.experts import counts, formats
 from k3observe.exporters.experts.fetch import Fetcher
+from k3observe.exporters.experts.files import read_file
 from k3observe.exporters.experts.heatmap import HeatMapReader
 from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, RankDevice, Rebalance
 from k3observe.exporters.experts.log import LogSource
 from k3observe.exporters.experts.merge import all_phases
 from k3observe.exporters.experts.peers import PATH, Peers, add_up, window_url
-from k3observe.exporters.experts.polled import CountsReader, PolledSource, read_file
+from k3observe.exporters.experts.polled import CountsReader, PolledSource
 from k3observe.exporters.experts.report import Options, rebalance_families, report
 from k3observe.exporters.experts.source import Source
 from k3observe.exporters.experts.window import Window
@@ -31,7 +32,7 @@ from k3observe.exporters.flags import bounded
 from k3observe.exporters.kvcache.fetch import client_context, endpoint
 
 MAX_MODELS = 4
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
 """Of a page; 92 layers of 896 experts are less than 1 MB."""
 MAX_DEVICES = 1024
 K3_MOE_LAYERS = 92
@@ -117,7 +118,7 @@ def _source(args: argparse.Namespace, fetcher: Fetcher) -> Source | None:
             "metrics", url, partial(fetcher.get, url), HeatMapReader(model, args.experts_ranks), seconds)
     if args.experts_source == "file":
         path = args.experts_file
-        return PolledSource("file", str(path), partial(read_file, path), CountsReader(model), seconds)
+        return PolledSource("file", str(path), partial(read_file, path, counts.MAX_BYTES), CountsReader(model), seconds)
     if args.experts_source == "http":
         url = args.experts_http_url
         return PolledSource("http", url, partial(fetcher.get, url), CountsReader(model), seconds)

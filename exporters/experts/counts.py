@@ -15,12 +15,14 @@ from typing import Any, Literal, cast, get_args
 from k3observe.exporters.experts.loads import ExpertLoads, Phase, Scope
 
 VERSION = 1
-MAX_BYTES = 32 << 20
+MAX_BYTES = 16 << 20
 MAX_LAYERS = 1024
 MAX_RANKS = 1024
 MAX_EXPERTS = 16384
 MAX_CELLS = 1 << 20
 MAX_ENTRIES = 16
+MAX_ITEMS = 2 * MAX_CELLS
+"""Of the whole text, counted before it is parsed: objects of Python take many times its size."""
 MAX_COUNT = 1 << 48
 MAX_TEXT = 256
 
@@ -47,6 +49,8 @@ def parse(text: bytes, *, now: float, model: str = "") -> Document:
     """Return the document; ``now`` is its time and ``model`` its model where it tells none. Raises CountsError."""
     if len(text) > MAX_BYTES:
         raise CountsError(f"{len(text)} bytes: at most {MAX_BYTES} are read")
+    if text.count(b",") > MAX_ITEMS or text.count(b"[") + text.count(b"{") > MAX_ENTRIES * (MAX_LAYERS + 4):
+        raise CountsError(f"too many values: at most {MAX_ITEMS} in {MAX_ENTRIES} x {MAX_LAYERS} lists are read")
     try:
         root = json.loads(text)
     except RecursionError:

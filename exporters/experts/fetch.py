@@ -6,7 +6,10 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3observe.exporters.experts.files import read_file
 from k3observe.exporters.kvcache.fetch import FetchError, endpoint, fetch
+
+MAX_CREDENTIALS = 1 << 16
 
 
 class PageError(OSError):
@@ -31,7 +34,7 @@ class Fetcher:
         try:
             headers = {}
             if self.authorization_file is not None:
-                headers["Authorization"] = self.authorization_file.read_text().strip()
+                headers["Authorization"] = read_file(self.authorization_file, MAX_CREDENTIALS).decode().strip()
             to = endpoint(url)
             context = self.context if to.scheme == "https" else None
             return fetch(to, self.seconds, context, max_bytes=self.max_bytes, headers=headers)

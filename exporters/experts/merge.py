@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -55,12 +56,16 @@ def _same(one: ExpertLoads, other: ExpertLoads) -> bool:
 
 
 def all_phases(loads: Iterable[ExpertLoads]) -> list[ExpertLoads]:
-    """Return the loads with phase ``all`` added up from the others where a source counts only phases."""
+    """Return the loads with phase ``all`` added up from the others where a source counts only phases.
+
+    Phases that do not fit together (of groups of different size) have no sum.
+    """
     loads = list(loads)
     groups: dict[tuple[str, str], list[ExpertLoads]] = {}
     for part in loads:
         groups.setdefault((part.model, part.scope), []).append(part)
     for parts in groups.values():
         if all(part.phase != "all" for part in parts):
-            loads.append(replace(merge(parts), phase="all"))
+            with contextlib.suppress(ValueError):
+                loads.append(replace(merge(parts), phase="all"))
     return loads

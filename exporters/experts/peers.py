@@ -85,7 +85,7 @@ class Peers:
             except PageError as error:
                 problem = str(error)
                 status.failed("unreachable")
-            except counts.CountsError as error:
+            except Exception as error:  # CountsError; with any other, too, the thread must live on
                 problem = f"{url}: {error}"
                 status.failed("invalid")
             with self._lock:

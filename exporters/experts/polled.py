@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts import counts
@@ -18,6 +15,7 @@ from k3observe.exporters.experts.counters import Increases
 from k3observe.exporters.experts.loads import Event, ExpertLoads
 from k3observe.exporters.experts.source import Sink
 
+MAX_AHEAD_SECONDS = 60.0
 Interpret = Callable[[bytes, float], Iterable[Event]]
 
 
@@ -55,6 +53,8 @@ class PolledSource:
                 reason, problem = "unreachable", str(error)
             except ValueError as error:
                 reason, problem = "invalid", f"{self._where}: {error}"
+            except Exception as error:  # the thread must live on
+                reason, problem = "invalid", f"{self._where}: {type(error).__name__}: {error}"
             seconds = time.monotonic() - began
             if reason:
                 status.failed(reason, seconds)
@@ -64,18 +64,6 @@ class PolledSource:
                 log.warning("%s", problem)
             said = problem
             self._stop.wait(max(0.0, self._seconds - seconds))
-
-
-def read_file(path: Path, max_bytes: int = counts.MAX_BYTES) -> bytes:
-    """Return the content of a regular file. Raises OSError, also where it is larger."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is not a regular file")
-        if status.st_size > max_bytes:
-            raise OSError(f"{path} has {status.st_size} bytes: at most {max_bytes} are read")
-        return file.read(max_bytes + 1)
 
 
 class CountsReader:
@@ -90,7 +78,11 @@ class CountsReader:
         """Return the loads since the document before. Raises CountsError."""
         document = counts.parse(text, now=now, model=self._model)
         if document.kind == "window":
-            if document.time is None or document.time <= self._newest:
+            if document.time is None or document.time > now + MAX_AHEAD_SECONDS:
+                raise counts.CountsError(f"time: {document.time} is in the future: compare the clocks")
+            if self._newest > now + MAX_AHEAD_SECONDS:
+                self._newest = float("-inf")  # the clock was put back
+            if document.time <= self._newest:
                 return []
             self._newest = document.time
         events: list[Event] = []

@@ -147,19 +147,24 @@ class Window:
             newest.ranks_seen, newest.ranks_expected, newest.recorded_share)
 
     def _expire(self, now: float) -> None:
-        last = int(now / self._width) - BUCKETS
+        current = int(now / self._width)
+        last = current - BUCKETS
         for layouts in self._counts.values():
-            _drop(layouts, last)
+            _drop(layouts, last, current)
         for key in [key for key, layouts in self._counts.items() if not layouts]:
             del self._counts[key]
-        _drop(self._readings, last)
+        _drop(self._readings, last, current)
 
 
-def _drop(entries: dict[Any, _Counts] | dict[Any, _Readings], last: int) -> None:
-    """Drop buckets up to ``last``, and entries left without one."""
+def _drop(entries: dict[Any, _Counts] | dict[Any, _Readings], last: int, current: int) -> None:
+    """Drop buckets up to ``last``, and entries left without one.
+
+    Buckets after ``current`` are left from before the clock was put back: they would stay until it is there again.
+    The next one is kept, since a clock that is slewed goes back a little.
+    """
     for key in list(entries):
         buckets = entries[key].buckets
-        for bucket in [bucket for bucket in buckets if bucket <= last]:
+        for bucket in [bucket for bucket in buckets if bucket <= last or bucket > current + 1]:
             del buckets[bucket]
         if not buckets:
             del entries[key]

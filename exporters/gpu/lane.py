@@ -86,12 +86,17 @@ class Lane:
     def _overdue(self) -> bool:
         return self._started is not None and self._clock() - self._started > self._timeout
 
+    def _begin(self) -> None:
+        with self._lock:
+            self._started, self._late = self._clock(), False
+
     def _run(self) -> None:
         while not self._stop.is_set():
-            if self._gate is not None and not self._gate.enter(1):
-                continue
-            with self._lock:
-                self._started, self._late = self._clock(), False
+            self._begin()  # time before a closed gate counts: an attachment that hangs keeps every card from an answer
+            while self._gate is not None and not self._gate.enter(1):
+                if self._stop.is_set():
+                    return
+            self._begin()
             try:
                 publish = self._work(self._overdue)
             finally:

@@ -15,6 +15,9 @@ from k3observe.exporters.gpu.sample import Memory
 _T = TypeVar("_T")
 
 OLDER_DRIVER = ("function_not_found", "argument_version_mismatch")
+IMPLAUSIBLE = "implausible"
+"""Name of the error of a call that succeeded with a value that cannot be true."""
+MOST_MILLIWATTS = 100_000_000
 RECOVERY_ACTION_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, drivers from R570
 
 
@@ -87,34 +90,42 @@ class Nvml:
             if version is None:
                 raise NvmlError("function_not_found", "nvmlDeviceGetMemoryInfo_v2")
             info = self._call("nvmlDeviceGetMemoryInfo", handle, version)
-            return Memory(int(info.total), int(info.used), int(info.free), int(info.reserved))
+            return memory(info, int(info.reserved))
 
         def older() -> Memory:
-            info = self._call("nvmlDeviceGetMemoryInfo", handle)
-            return Memory(int(info.total), int(info.used), int(info.free), None)
+            return memory(self._call("nvmlDeviceGetMemoryInfo", handle), None)
+
+        def memory(info: Any, reserved: int | None) -> Memory:
+            if max(info.used, info.free, reserved or 0) > info.total > 0:
+                raise NvmlError(IMPLAUSIBLE, "nvmlDeviceGetMemoryInfo")
+            return Memory(int(info.total), int(info.used), int(info.free), reserved)
 
         return _first(newer, older)
 
     def utilization(self, handle: Any) -> float:
         """Share of time in which a kernel ran."""
-        return float(self._call("nvmlDeviceGetUtilizationRates", handle).gpu) / 100
+        percent = self._call("nvmlDeviceGetUtilizationRates", handle).gpu
+        return _up_to(100, percent, "nvmlDeviceGetUtilizationRates") / 100
 
     def temperature(self, handle: Any) -> float:
         """Celsius of the chip (sensor 0)."""
-        return float(_first(lambda: self._call("nvmlDeviceGetTemperatureV", handle, 0),
-                            lambda: self._call("nvmlDeviceGetTemperature", handle, 0)))
+        celsius = _first(lambda: self._call("nvmlDeviceGetTemperatureV", handle, 0),
+                         lambda: self._call("nvmlDeviceGetTemperature", handle, 0))
+        return _up_to(200, celsius, "nvmlDeviceGetTemperature")
 
     def power(self, handle: Any) -> float:
         """Watts drawn; NVML says milliwatts."""
-        return float(self._call("nvmlDeviceGetPowerUsage", handle)) / 1000
+        return _up_to(MOST_MILLIWATTS, self._call("nvmlDeviceGetPowerUsage", handle), "nvmlDeviceGetPowerUsage") / 1000
 
     def power_limit(self, handle: Any) -> float:
         """Watts of the limit in force."""
-        return float(self._call("nvmlDeviceGetEnforcedPowerLimit", handle)) / 1000
+        limit = self._call("nvmlDeviceGetEnforcedPowerLimit", handle)
+        return _up_to(MOST_MILLIWATTS, limit, "nvmlDeviceGetEnforcedPowerLimit") / 1000
 
     def ecc_errors(self, handle: Any, *, uncorrected: bool) -> int:
         """Memory errors since the driver was loaded (NVML's volatile counter, 0)."""
-        return int(self._call("nvmlDeviceGetTotalEccErrors", handle, int(uncorrected), 0))
+        count = self._call("nvmlDeviceGetTotalEccErrors", handle, int(uncorrected), 0)
+        return int(_up_to(1 << 63, count, "nvmlDeviceGetTotalEccErrors"))
 
     def row_remap_failure(self, handle: Any) -> bool:
         """Whether a memory row could not be remapped."""
@@ -183,6 +194,15 @@ class Nvml:
 def handle_key(handle: Any) -> int:
     """Return a number that is the same for all handles of one card."""
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
+
+
+def _up_to(most: int, value: int, call: str) -> float:
+    """Return a value from 0 on. -1, signed or not, is NVML_VALUE_NOT_AVAILABLE."""
+    if value in (-1, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF):
+        raise NvmlError("not_supported", call)
+    if not 0 <= value <= most:
+        raise NvmlError(IMPLAUSIBLE, call)
+    return float(value)
 
 
 def _first(newer: Callable[[], _T], older: Callable[[], _T]) -> _T:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 from k3observe.exporters.experts import counts
 from k3observe.exporters.experts.balance import balance
 from k3observe.exporters.experts.counts import CountsError
+from k3observe.exporters.experts.files import read_file
 from k3observe.exporters.experts.heatmap import HeatMapReader
 from k3observe.exporters.experts.loads import BalanceReading, ExpertLoads
-from k3observe.exporters.experts.polled import CountsReader, read_file
+from k3observe.exporters.experts.polled import CountsReader
 
 NOW = 1_000_000.0
 
@@ -95,7 +98,7 @@ def test_what_a_sidecar_serves_another_reads_back() -> None:
 @pytest.mark.parametrize(("text", "message"), [
     (b"", "not JSON"),
     (b"\xff\xfe", "not JSON"),
-    (b"[" * 100_000, "nested too deeply"),
+    (b"[" * 10_000, "nested too deeply"),
     (b'{"version":' + b"9" * 5000 + b"}", "not JSON"),
     (b"[]", "must be an object, is a list"),
     (b"{}", "version: must be 1, is null"),
@@ -158,7 +161,7 @@ def test_a_file_is_read_only_when_it_is_a_file_of_bounded_size(tmp_path: Path) -
     os.truncate(large, 1 << 40)
     for path, message in ((pipe, "not a regular file"), (large, "at most"), (tmp_path / "none", "No such file")):
         with pytest.raises(OSError, match=message):
-            read_file(path)
+            read_file(path, 1 << 20)
 
 
 def test_the_heat_map_of_the_sample_is_read_by_differences_of_bounds_and_scrapes(shared: Path) -> None:
@@ -205,3 +208,28 @@ def test_the_summary_of_passes_gives_the_balance_of_phases_without_idle_ones() -
 def test_a_heat_map_of_another_shape_is_refused(text: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HeatMapReader()(text, NOW)
+
+
+@pytest.mark.parametrize("value", [b"[]," * (5 << 20), b"10," * (3 << 20), b"{}," * (5 << 20)])
+def test_text_that_would_grow_in_memory_is_refused_before_it_is_parsed(value: bytes) -> None:
+    text = b'{"version":1,"counts":[' + value + b"0]}"
+    start = time.monotonic()
+    tracemalloc.start()
+    with pytest.raises(CountsError, match="too many values"):
+        counts.parse(text, now=NOW)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert time.monotonic() - start < 2
+
+
+def test_a_window_of_the_future_is_refused_and_one_after_the_clock_was_put_back_is_counted_once() -> None:
+    reader = CountsReader()
+
+    def window(at: float) -> bytes:
+        return json.dumps({"version": 1, "kind": "window", "time": at, "scope": "rank", "counts": [[1, 2]]}).encode()
+
+    with pytest.raises(CountsError, match="in the future"):
+        reader(window(NOW + 1e6), NOW)
+    assert len(reader(window(NOW), NOW)) == 1
+    assert len(reader(window(NOW - 3600), NOW - 3600)) == 1
+    assert reader(window(NOW - 3600), NOW - 3599) == []

@@ -115,3 +115,21 @@ def test_columns_that_nobody_counted_are_not_zero() -> None:
     assert merge([left, right]).counts == ((1, 2, 3, 4),)
     with pytest.raises(ValueError, match="layer 1 has counts of 2 columns"):
         merge([left, right, loads(((3, 4),), 1.0, columns=(2, 3), layers=(1,))])
+
+
+def test_a_clock_that_is_put_back_leaves_nothing_old_in_the_window() -> None:
+    clock = Clock()
+    window = Window(300, 0, clock)
+    window.add(loads(((1, 2),), clock.now))
+    window.add(reading(0.5, clock.now))
+    clock.now -= 3600
+    window.add(loads(((10, 20),), clock.now))
+    assert window.loads()[0].counts == ((10, 20),)
+    assert window.readings() == []
+    clock.now -= 1  # slewed: nothing is lost
+    assert window.loads()[0].counts == ((10, 20),)
+
+
+def test_phases_of_groups_of_different_size_have_no_sum_and_cost_nothing_else() -> None:
+    parts = [loads(((1, 2),), 0, phase="prefill"), loads(((1, 2, 3),), 0, phase="decode")]
+    assert [part.phase for part in all_phases(parts)] == ["prefill", "decode"]

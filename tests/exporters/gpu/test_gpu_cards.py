@@ -198,3 +198,21 @@ def test_a_row_remap_failure_and_a_wanted_recovery_are_bad_health_and_a_link_tha
     down = [labels["link"] for labels, value in scrape.rows("k3_accelerator_link_up", device="2") if not value]
     assert down == ["4", "17"]
     assert len(scrape.rows("k3_accelerator_link_up", device="2")) == 18
+
+
+def test_values_that_cannot_be_true_are_no_values(machine: Machine) -> None:
+    not_available = 2**32 - 1
+    machine.set({
+        "gpu.0.power": not_available, "gpu.0.power.limit": not_available, "gpu.0.temperature": not_available,
+        "gpu.0.utilization": not_available, "gpu.0.ecc.corrected": 2**64 - 1,
+        "gpu.1.utilization": 900, "gpu.2.memory.used": 2**50, "gpu.3.temperature": 4000, "gpu.4.power": 2 * 10**9})
+    scrape = machine.run().scrape_when(_settled)
+    for name in ("power_watts", "power_limit_watts", "temperature_celsius", "utilization_ratio"):
+        assert scrape.card(0, name) is None
+    assert scrape.card(0, "ecc_errors_total", type="corrected") is None
+    assert scrape.card(0, "read_success") == 1  # it says itself that it has none
+    for card, name in ((1, "utilization_ratio"), (2, "memory_used_bytes"), (3, "temperature_celsius"),
+                       (4, "power_watts")):
+        assert scrape.card(card, name) is None
+        assert scrape.card(card, "read_success") == 0
+        assert scrape.card(card, "read_errors_total", error="other") >= 1  # type: ignore[operator]

@@ -26,7 +26,7 @@ PARENT, CHILDREN = "GPU-4b330000-0000-4000-8000-000000000000", "MIG-4b330000-{:0
 
 def _read(scrape: Scrape) -> bool:
     rows = scrape.rows("k3_accelerator_read_success")
-    return bool(rows) and all(value == 1 for _, value in rows)
+    return len(rows) >= (scrape.value("k3_accelerators_visible") or 1) and all(value == 1 for _, value in rows)
 
 
 def test_without_a_library_the_process_serves_says_so_once_and_finds_one_that_appears(machine: Machine) -> None:
@@ -205,3 +205,14 @@ def test_flags_that_cannot_be_meant_end_with_2_and_one_line(flags: tuple[str, ..
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_attachment_that_hangs_takes_the_values_of_all_cards_away(machine: Machine) -> None:
+    exporter = machine.run()
+    exporter.scrape_when(_read)
+    machine.set({"epoch": 2, "sleep.nvmlInitWithFlags": 600_000})
+    scrape = exporter.scrape_when(lambda s: s.card(7, "read_success") == 0)
+    exporter.scrape_when(lambda s: not s.rows("k3_accelerator_memory_used_bytes"))
+    assert scrape.value("k3_source_up") == 0
+    machine.set({"sleep.nvmlInitWithFlags": None, "gpu.7.memory.used": 9})
+    exporter.scrape_when(lambda s: s.card(7, "memory_used_bytes") == 9)
