@@ -60,7 +60,7 @@ def _without_cuda(torch: Any) -> None:
     torch.cuda.Stream = _Stream
     torch.cuda.stream = _on_stream
     torch.cuda.current_stream = torch.accelerator.current_stream = lambda *_, **__: _Stream()
-    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.synchronize = torch.accelerator.synchronize = lambda *_: None
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.distributed.eplb."):
             if hasattr(module, "device_stream"):
