@@ -53,7 +53,7 @@ def _endpoint(config: Config, target: Pods) -> Object:
         "interval": str(config.prometheus.scrape_interval),
         "scrapeTimeout": str(config.prometheus.timeout),
         "honorLabels": False,
-        "followRedirects": False,
+        ("followRedirects" if prometheus_operator else "follow_redirects"): False,
         relabel: [camel(item) for item in target.relabel],
     }
     if target.scheme != "http":

@@ -1,0 +1,159 @@
+"""Relabeling is run by a real Prometheus against a Kubernetes API, not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+
+from k3observe.drill.servers import prometheus, wait_until
+from tests.kubernetes.conftest import Render, objects, stack
+from tests.kubernetes.fake_api import api, pod
+from tests.kubernetes.operator_translation import scrape_config
+
+LWS = "leaderworkerset.sigs.k8s.io/worker-index"
+HTTP = [("http", 8000)]
+pytestmark = pytest.mark.parametrize("toolset", ["3.5"], indirect=True)
+
+
+def targets(binary: Path, config: dict, pods: list[dict], folder: Path) -> list[dict[str, str]]:
+    """Labels of all active targets, once every job has been discovered."""
+    with api(pods) as address:
+        for job in config["scrape_configs"]:
+            for sd in job["kubernetes_sd_configs"]:
+                sd["api_server"] = address
+        file = folder / "prometheus.yml"
+        file.write_text(yaml.safe_dump({"scrape_configs": config["scrape_configs"]}))
+        with prometheus(binary, file, folder) as server:
+            jobs = {job["job_name"] for job in config["scrape_configs"]}
+
+            def settled() -> bool:
+                found = server.get_json("/api/v1/targets")["data"]
+                seen = {item["scrapePool"] for item in [*found["activeTargets"], *found["droppedTargets"]]}
+                return jobs <= seen
+
+            wait_until(settled, "discovery", 30)
+            active = server.get_json("/api/v1/targets")["data"]["activeTargets"]
+            return sorted((item["labels"] for item in active), key=lambda labels: (labels["job"], labels["instance"]))
+
+
+def configs(bundle: dict[str, bytes]) -> dict[str, dict]:
+    """The same stack as plain Prometheus has it, and as the operator does."""
+    monitors = [scrape_config(item) for item in objects(bundle) if item["kind"] == "PodMonitor"]
+    return {"plain": yaml.safe_load(bundle["prometheus/prometheus.yml"]), "operator": {"scrape_configs": monitors}}
+
+
+GROUP = [
+    pod("k3-0", "10.1.0.1", {"app": "kimi-k3", LWS: "0"}, HTTP, node="node-a"),
+    pod("k3-0-1", "10.1.0.2", {"app": "kimi-k3", LWS: "1"}, HTTP, node="node-b"),
+    pod("k3-old", "10.1.0.3", {"app": "kimi-k3", LWS: "0"}, HTTP, phase="Failed"),
+    pod("other", "10.1.0.9", {"app": "other", LWS: "0"}, HTTP),
+    pod("elsewhere", "10.1.0.8", {"app": "kimi-k3", LWS: "0"}, HTTP, namespace="prod"),
+]
+
+
+@pytest.mark.parametrize("way", ["plain", "operator"])
+def test_the_engine_job_takes_pods_with_an_api_and_the_sidecar_job_takes_all(
+    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+) -> None:
+    bundle = rendered(stack({"discovery": {"kubernetes": {"workload": {"kind": "LeaderWorkerSet", "size": 2}}}}))
+    found = targets(prometheus_bin, configs(bundle)[way], GROUP, tmp_path)
+    assert [(item["job"], item["instance"], item["pod"], item["node"]) for item in found] == [
+        ("k3-engine", "10.1.0.1:8000", "k3-0", "node-a"),
+        ("k3-sidecar", "10.1.0.1:19303", "k3-0", "node-a"),
+        ("k3-sidecar", "10.1.0.2:19303", "k3-0-1", "node-b"),
+    ]
+    for item in found:
+        assert (item["stack"], item["service"], item["role"]) == ("kimi-k3", "kimi-k3", "unified")
+
+
+@pytest.mark.parametrize("way", ["plain", "operator"])
+def test_every_node_of_sglang_is_an_engine(
+    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+) -> None:
+    service = {"engine": {"name": "sglang", "version": "0.5.23"}, "sidecar": {"collect": ["gpu"]},
+               "discovery": {"kubernetes": {"port": "http", "workload": {"kind": "LeaderWorkerSet", "size": 2}}}}
+    found = targets(prometheus_bin, configs(rendered(stack(service)))[way], GROUP, tmp_path)
+    assert [item["instance"] for item in found if item["job"] == "k3-engine"] == ["10.1.0.1:8000", "10.1.0.2:8000"]
+
+
+@pytest.mark.parametrize("way", ["plain", "operator"])
+def test_a_daemonset_s_devices_belong_to_the_service_of_their_node(
+    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+) -> None:
+    config = stack({"accelerators": {"nodes": {"node-a": "kimi-k3", "node-b": "decode"}}},
+                   {"kubernetes": {"devices": "daemonset"}}, identity_labels=["namespace"])  # fmt: skip
+    config["services"].append({
+        "name": "decode", "role": "decode", "engine": {"name": "vllm", "version": "0.33"},
+        "discovery": {"kubernetes": {"namespace": "llm", "selector": {"app": "decode"}}},
+        "accelerators": {"kind": "nvidia", "per_node": 8}, "sidecar": {"collect": ["gpu"]},
+    })  # fmt: skip
+    bundle = rendered(config)
+    daemonset = next(item for item in objects(bundle) if item["kind"] == "DaemonSet")
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    pods = [
+        pod(f"devices-{node}", f"10.2.0.{n}", labels, [], namespace="monitoring", node=node)
+        for n, node in enumerate(("node-a", "node-b", "node-c"))
+    ]
+    found = targets(prometheus_bin, configs(bundle)[way], [*GROUP, *pods], tmp_path)
+    read = {item["instance"]: (item.get("service"), item.get("role"))
+            for item in found if item["instance"].startswith("10.2.")}
+    assert read == {
+        "10.2.0.0:19303": ("kimi-k3", "unified"), "10.2.0.1:19303": ("decode", "decode"), "10.2.0.2:19303": (None, None)
+    }  # fmt: skip
+    assert {item["stack"] for item in found} == {"kimi-k3"}
+    assert [item["instance"] for item in found if item["job"] == "k3-sidecar" and item["pod"] == "k3-0"] == [
+        "10.1.0.1:19303"], "experts and KV cache stay beside the engine"  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["plain", "operator"])
+def test_rules_and_dashboards_select_on_labels_that_targets_have(
+    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+) -> None:
+    service = {"accelerators": {"source": "dcgm", "discovery": {
+        "namespace": "gpu-operator", "selector": {"app": "nvidia-dcgm-exporter"}, "port": 9400}},
+        "sidecar": {"collect": ["experts", "kv-cache"]}}  # fmt: skip
+    bundle = rendered(stack(service, identity_labels=["namespace"]))
+    dcgm = pod("dcgm", "10.3.0.1", {"app": "nvidia-dcgm-exporter"}, [("metrics", 9400)], namespace="gpu-operator",
+               sidecar=None)  # fmt: skip
+    found = targets(prometheus_bin, configs(bundle)[way], [*GROUP, dcgm], tmp_path)
+    assert {item["job"] for item in found} == {"k3-engine", "k3-sidecar", "k3-dcgm"}
+    expressions = [
+        rule["expr"] for path, text in bundle.items() if path.startswith("prometheus/rules/")
+        for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
+    ] + [
+        query["expr"] for path, text in bundle.items() if path.startswith("grafana/dashboards/")
+        for panel in _panels(json.loads(text)) for query in panel.get("targets", [])
+    ]  # fmt: skip
+    assert len(expressions) > 50
+    for expression in expressions:
+        for matchers in _selectors(expression):
+            pinned = {name: test for name, test in matchers.items() if name in ("stack", "service", "role", "job")}
+            assert any(all(test(item.get(name, "")) for name, test in pinned.items()) for item in found), expression
+
+
+def _panels(node: object) -> list[dict]:
+    if isinstance(node, dict):
+        return [*([node] if "targets" in node else []), *(p for value in node.values() for p in _panels(value))]
+    return [p for item in node for p in _panels(item)] if isinstance(node, list) else []
+
+
+def _selectors(expression: str) -> list[dict]:
+    """The matchers of each selector on raw series, as tests of a value; dashboard variables match anything."""
+    import re
+
+    plain = re.sub(r"\$__\w+|\$\{__\w+[^}]*\}", "5m", expression)
+    promql_parser.parse(plain)
+    found = []
+    for inside in re.findall(r"\{([^{}]*)\}", plain):
+        tests = {}
+        for name, operator, value in re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"', inside):
+            if "$" in value:
+                continue
+            pattern = re.compile(value.encode().decode("unicode_escape") if "~" in operator else re.escape(value))
+            tests[name] = lambda text, p=pattern, n=operator[0] == "!": bool(p.fullmatch(text)) != n
+        found.append(tests)
+    return found
