@@ -41,7 +41,8 @@ def or_vector(rule: Rule, around: Surroundings) -> Iterator[Fault]:
 
 
 def _is_vector(expr: Any) -> bool:
-    return operator(bare(expr)) == "vector"
+    expr = bare(expr)
+    return operator(expr) == "vector" or (isinstance(expr, promql.BinaryExpr) and _is_vector(expr.lhs))
 
 
 CHECKS = (Check("promql/absent-of-many", absent_of_many), Check("promql/or-vector", or_vector))

@@ -44,7 +44,7 @@ def impossible_ratio(rule: Rule, around: Surroundings) -> Iterator[Fault]:
     for side, sign, value, _ in thresholds(rule.expr):
         for ratio, _ in ratios(side):
             tops, bottoms = (_aggregations(part) for part in (ratio.lhs, ratio.rhs))
-            if reads(ratio.lhs) != reads(ratio.rhs) or number_between(side, ratio):
+            if reads(ratio.lhs) != reads(ratio.rhs) or _scaled(side):
                 continue
             never = always = False
             if tops == {"max"} and bottoms <= {"avg", "min"}:
@@ -72,13 +72,12 @@ def percent_of_share(rule: Rule, around: Surroundings) -> Iterator[Fault]:
                         f"write {value / 100:g}", rule.at("expr"))  # fmt: skip
 
 
-def number_between(side: Any, ratio: Any) -> bool:
-    """Whether arithmetic with a number changes the ratio before it is compared: ``100 * max/avg``."""
+def _scaled(side: Any) -> bool:
+    """Whether arithmetic with a number changes the ratio before it is compared: ``100 * max / avg``."""
     return any(
-        operator(node) in ("+", "-", "*", "/", "^", "%") and node is not ratio
-        and _within(ratio, node) and any(number(part) is not None for part in (node.lhs, node.rhs))
+        operator(node) in ("+", "-", "*", "/", "^", "%") and (number(node.lhs), number(node.rhs)) != (None, None)
         for node in each(side, promql.BinaryExpr)
-    )  # fmt: skip
+    )
 
 
 def _within(inner: Any, outer: Any) -> bool:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from k3observe.catalogue.version import Version
 from k3observe.config.source import Located
@@ -79,10 +78,11 @@ def target_with_path(scraping: Scraping, around: Surroundings) -> Iterator[Fault
         for index, target in enumerate(targets if isinstance(targets, list) else []):
             # with relabeling to __address__, as for the blackbox exporter, a target may be any text
             if isinstance(target, str) and "/" in target and not _moves_address(job):
-                parts = urlsplit(target if "://" in target else f"//{target}")
-                fixes = [f"write {parts.netloc or 'host:port'}"]
-                fixes += [f"the path goes to metrics_path: {parts.path}"] if parts.path else []
-                fixes += [f"the scheme goes to scheme: {parts.scheme}"] if parts.scheme else []
+                scheme, rest = target.split("://", 1) if "://" in target else ("", target)
+                address, _, metrics_path = rest.partition("/")
+                fixes = [f"write {address or 'host:port'}"]
+                fixes += [f"the path goes to metrics_path: /{metrics_path}"] if metrics_path else []
+                fixes += [f"the scheme goes to scheme: {scheme}"] if scheme else []
                 yield Fault("a target is a host and a port only", target, "; ".join(fixes),
                             scraping.document.line((*path, "targets", index)))  # fmt: skip
 
