@@ -18,10 +18,10 @@ from k3observe.exporters.npu import dcmi, details, devices, exposition, runner, 
 from k3observe.exporters.npu.devices import Key, Snapshot
 
 DCMI, STATUS, NO_TABLE, UNSUPPORTED = "dcmi", "exit_status", "no_table", "unsupported"
-DROPPED, DETAILS = "dropped_rows", "details"
+DROPPED, DETAILS, INTERNAL = "dropped_rows", "details", "internal"
 REASONS = (
-    DCMI, DETAILS, DROPPED, runner.FLOOD, runner.HUNG, NO_TABLE, runner.NOT_EXECUTABLE, runner.NOT_FOUND, STATUS,
-    runner.TIMEOUT, UNSUPPORTED)
+    DCMI, DETAILS, DROPPED, runner.FLOOD, runner.HUNG, INTERNAL, NO_TABLE, runner.NOT_EXECUTABLE, runner.NOT_FOUND,
+    STATUS, runner.TIMEOUT, UNSUPPORTED)
 
 ROUND_SECONDS = 8.0
 """After this, sub-commands wait for the next round: the first one must not keep ``--once`` and readiness waiting."""
@@ -93,12 +93,20 @@ class NpuCollector:
     def _run(self) -> None:
         while not self._stopped.is_set():
             started = time.monotonic()
-            self._read_table(started)
-            for call in schedule.due(self._newest[1], self._tried, time.monotonic()):
-                if not self._read_details(call) or time.monotonic() >= started + min(self._interval, ROUND_SECONDS):
-                    break
+            try:
+                self._round(started)
+            except Exception:  # the thread must live on
+                self._newest = (started, devices.after_failure(self._newest[1], INTERNAL), exposition.NO_DETAILS)
+                self._status.failed(INTERNAL)
+                self._log.exception("a reading of the NPUs failed")
             self._first_round.set()
             self._stopped.wait(max(0.0, started + self._interval - time.monotonic()))
+
+    def _round(self, started: float) -> None:
+        self._read_table(started)
+        for call in schedule.due(self._newest[1], self._tried, time.monotonic()):
+            if not self._read_details(call) or time.monotonic() >= started + min(self._interval, ROUND_SECONDS):
+                break
 
     def _read_table(self, started: float) -> None:
         _, before, more = self._newest

@@ -18,6 +18,7 @@ from k3observe.exporters.npu.table import Device
 
 VENDOR = "ascend"
 MAX_SERIES = 40
+MAX_CELSIUS, MAX_WATTS = 200.0, 100_000.0
 _MIB = 1 << 20
 
 HEALTH = {"ok": 1.0, "warning": 0.0, "alarm": 0.0, "critical": 0.0}
@@ -65,9 +66,8 @@ def render(snapshot: Snapshot, details: Details, expected: int | None) -> Iterab
         add(families.MEMORY_USED, labels, used * _MIB)
         add(families.MEMORY_FREE, labels, (total - used) * _MIB)
         add(families.UTILIZATION, labels, _utilization(key, row, details))
-        # The tool prints 0 for a sensor that did not answer; no chip at work has 0 C or draws 0 W.
-        add(families.TEMPERATURE, labels, row.first.temperature_celsius or None)
-        add(families.POWER, labels, _power(key, row, snapshot.devices, details) or None)
+        add(families.TEMPERATURE, labels, _believable(row.first.temperature_celsius, MAX_CELSIUS))
+        add(families.POWER, labels, _believable(_power(key, row, snapshot.devices, details), MAX_WATTS))
         add(families.HEALTH, labels, health(row))
         if (fault := details.faults.get(key)) and health(row) != 1:
             for code in fault.codes:
@@ -78,6 +78,11 @@ def render(snapshot: Snapshot, details: Details, expected: int | None) -> Iterab
     add(families.VISIBLE, (VENDOR,), snapshot.visible)
     add(families.EXPECTED, (VENDOR,), expected)
     yield from new.values()
+
+
+def _believable(value: float | None, most: float) -> float | None:
+    """The tool prints 0 for a sensor that did not answer; no chip at work has 0 C or draws 0 W."""
+    return value if value is not None and 0 < value <= most else None
 
 
 def health(row: Device) -> float | None:

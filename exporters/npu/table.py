@@ -11,6 +11,7 @@ import re
 from typing import NamedTuple
 
 MAX_DEVICES = 256
+MAX_MEGABYTES = 1 << 26
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -155,6 +156,10 @@ def _row(body: str) -> FirstRow | SecondRow | Process | None:
     if not body.endswith("|"):
         return None
     cells = [cell.strip() for cell in body[1:-1].split("|")]
+    return _cells(cells) or _cells(cells[:-1])  # a build may have a column more at the end
+
+
+def _cells(cells: list[str]) -> FirstRow | SecondRow | Process | None:
     if len(cells) < 3:
         return None
     readings = list(_READING.finditer(cells[-1]))
@@ -211,7 +216,7 @@ def _process(cells: list[str]) -> Process | None:
 def _pair(match: re.Match[str]) -> Megabytes:
     """Return used and total; what cannot be true has the total 0 of memory that was not read."""
     used, total = match["used"], match["total"]
-    if not (used.isdigit() and total.isdigit()) or int(used) > int(total):
+    if not (used.isdigit() and total.isdigit()) or not int(used) <= int(total) <= MAX_MEGABYTES:
         return 0, 0
     return int(used), int(total)
 

@@ -353,3 +353,14 @@ def test_flags_have_defaults_that_work_without_any() -> None:
 def test_wrong_flags_say_what_to_write(flag: str, value: str, said: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=said):
         flags(f"{flag}={value}")
+
+
+def test_power_and_temperature_that_cannot_be_true_are_no_values() -> None:
+    table = parse("".join(
+        f"| {npu} 910B2 | OK | {power} {celsius} 0 / 0 |\n| 0 | 0000:C{npu}:00.0 | 0 0 / 0 3347 / 65536 |\n"
+        for npu, (power, celsius) in enumerate((("-1", "-40"), ("999999999", "4000"), ("0", "0"), ("96.5", "36")))))
+    snapshot = devices.after_table(devices.EMPTY, table, (), 1.0)
+    values = {(metric.name, sample.labels["device"]): sample.value
+              for metric in exposition.render(snapshot, exposition.NO_DETAILS, None)
+              if metric.name.endswith(("watts", "celsius")) for sample in metric.samples}
+    assert values == {("k3_accelerator_temperature_celsius", "3-0"): 36, ("k3_accelerator_power_watts", "3-0"): 96.5}

@@ -203,3 +203,11 @@ def test_the_parser_is_linear_in_hostile_input() -> None:
         table = parse(text)
         assert time.process_time() - started < 2.0
         assert len(table.devices) + len(table.incomplete) <= 512
+
+
+def test_a_column_more_at_the_end_changes_nothing_and_a_memory_that_cannot_be_true_was_not_read() -> None:
+    row = "| 0 910B2 | OK | 96.5 36 0 / 0 |{0}\n| 0 | 0000:C1:00.0 | 7 0 / 0 3347 / {1} |{0}\n"
+    (device,) = parse(row.format("", 65536)).devices
+    assert parse(row.format(" 12 |", 65536)).devices == (device,)
+    (other,) = parse(row.format("", 999_999_999_999)).devices
+    assert other.memory is None
