@@ -6,7 +6,7 @@ from k3observe.catalogue.model import Text
 from k3observe.dashboards.model import GREEN, ORANGE, RED, Board, Limit, Panel, Query, Row, graph, tile
 
 _RATE = "[$__rate_interval]"
-_OF_DEVICE = "{{service}} {{instance}} {{vendor}} {{device}}"
+_OF_DEVICE = "{{instance}} / {{device}}"
 _NONE_READ = Text("No device is read", "未采集到加速卡")
 _FINE = Text("None", "无")
 BAD = (Limit(value=1, colour=RED),)
@@ -96,7 +96,7 @@ _MEMORY = Row(title=Text("Memory", "显存"), height=9, panels=(
                "已用加保留显存占总量之比。虚线高于引擎预留值：超过它就是计划外的占用。"),
           Query(_each("k3:accelerator_memory_usage:ratio{I}"), _OF_DEVICE),
           unit="percentunit", needs=("accelerator_memory_usage",), limits=MEMORY, alerts=("AcceleratorMemoryHigh",),
-          low=0, high=1, many=True, idle=_NONE_READ),
+          high=1, many=True, idle=_NONE_READ),
     graph("acc-memory-growth", Text("Growth over the last hour", "近 1 小时显存增长"),
           Text("Memory used now less the minimum of the hour. Engines allocate at the start: steady growth is a leak.",
                "当前用量减去 1 小时内最小值。引擎启动时即完成分配，持续增长说明有泄漏。"),
@@ -118,14 +118,14 @@ _WORK = Row(title=Text("Work, heat and power", "负荷、温度与功耗"), heig
           Query(_each("k3:accelerator_temperature:celsius{I}"), _OF_DEVICE),
           unit="celsius", needs=("accelerator_temperature",), limits=HOT, alerts=("AcceleratorHot",), many=True,
           idle=_NONE_READ),
-))  # fmt: skip
-
-_POWER = Row(height=9, panels=(
     graph("acc-power", Text("Power of each device", "各卡功耗"),
           Text("A device that draws much less than its neighbours at the same load waits for others or is throttled.",
                "同样负载下功耗明显低于相邻卡，说明在等待或被降频。"),
           Query(_each("k3:accelerator_power:watts{I}"), _OF_DEVICE),
           unit="watt", needs=("accelerator_power",), low=0, many=True, idle=_NONE_READ),
+))  # fmt: skip
+
+_CALLS = Row(height=8, panels=(
     Panel("acc-throttle", "state-timeline", Text("Throttling", "降频原因"),
           Text("Reasons for which the clocks are held down. Heat: cooling. Hardware: power supply or cabling.",
                "降频原因。温度类：检查散热；硬件类：检查供电或线缆。"),
@@ -134,6 +134,12 @@ _POWER = Row(height=9, panels=(
           needs=("accelerator_throttled",), alerts=("AcceleratorThrottled",),
           states={1: (Text("throttled", "降频"), ORANGE), 0: (Text("free", "正常"), GREEN)},
           idle=Text("No device is throttled", "没有卡降频")),
+    graph("acc-read-age", Text("Age of the last good read", "距上次成功读取"),
+          Text("Time since each device was read with success: a steady climb is a hung driver call.",
+               "距上次成功读取各卡的时间：持续上升说明驱动调用卡死。"),
+          Query(_each("k3:accelerator_read_age:seconds{I}"), _OF_DEVICE),
+          unit="s", needs=("accelerator_read_age",), limits=(Limit(value=60, colour=RED),),
+          alerts=("AcceleratorReadStale",), low=0, many=True, idle=_NONE_READ),
 ))  # fmt: skip
 
 _ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panels=(
@@ -158,18 +164,12 @@ _ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panel
           needs=("accelerator_link_up",), alerts=("AcceleratorLinkDown",),
           states={0: (Text("down", "断开"), RED), 1: (Text("up", "正常"), GREEN)},
           idle=Text("All links are up", "链路全部正常")),
-    graph("acc-read-age", Text("Age of the last good read", "距上次成功读取"),
-          Text("Time since each device was read with success: a steady climb is a hung driver call.",
-               "距上次成功读取各卡的时间：持续上升说明驱动调用卡死。"),
-          Query(_each("k3:accelerator_read_age:seconds{I}"), _OF_DEVICE),
-          unit="s", needs=("accelerator_read_age",), limits=(Limit(value=60, colour=RED),),
-          alerts=("AcceleratorReadStale",), low=0, idle=_NONE_READ),
 ))  # fmt: skip
 
 BOARD = Board(
     "accelerators", Text("Accelerators", "加速卡"),
     Text("GPUs and NPUs: whether all are there and healthy, their memory, heat, power, errors and links.",
          "GPU 与 NPU：是否在位与健康，以及显存、温度、功耗、错误和链路。"),
-    instances="k3:accelerators_visible:count",
-    rows=(_TILES, _STATES, _MEMORY, _WORK, _POWER, _ERRORS),
+    services="k3:accelerators_visible:count", instances="k3:accelerators_visible:count", unowned=True,
+    rows=(_TILES, _STATES, _MEMORY, _WORK, _CALLS, _ERRORS),
 )  # fmt: skip

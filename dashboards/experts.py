@@ -44,18 +44,20 @@ def _by_rank(value: str) -> str:
 _POWER = "k3:accelerator_power:watts{S} / (k3:accelerator_power_limit:watts{S} > 0)"
 _UTILIZATION = "k3:accelerator_utilization:ratio{S}"
 
-_TILES = Row(height=4, panels=(
-    tile("ex-balance", Text("Balance", "均衡度"),
+_TILES = Row(height=5, panels=(
+    Panel("ex-balance", "gauge", Text("Balance", "均衡度"),
          Text("Mean over maximum load of the ranks, mean over layers; 1 is even. The least even of the chosen "
               "services.",
               "各 rank 平均负载与最大负载之比，按层取平均；1 为完全均衡。取所选服务中最不均衡者。"),
-         f"min({_BALANCE})", unit="percentunit", needs=("expert_balance",), limits=BALANCE[:1], good="high", low=0,
+         (Query(f"min({_BALANCE})"),), unit="percentunit", needs=("expert_balance",), limits=BALANCE[:1], good="high",
+         low=0,
          high=1,
          decimals=1, idle=_NO_TOKENS),
-    tile("ex-worst", Text("Worst layer", "最差层均衡度"),
+    Panel("ex-worst", "gauge", Text("Worst layer", "最差层均衡度"),
          Text("The same for the least even layer: a good mean can hide one bad layer.",
               "最不均衡那一层的均衡度：平均值好看也可能掩盖个别坏层。"),
-         f"min({_WORST})", unit="percentunit", needs=("expert_balance_worst",), limits=BALANCE[1:], good="high", low=0,
+         (Query(f"min({_WORST})"),), unit="percentunit", needs=("expert_balance_worst",), limits=BALANCE[1:],
+         good="high", low=0,
          high=1, decimals=1, idle=_NO_TOKENS),
     tile("ex-variance", Text("Load variance", "负载方差"),
          Text("Variance of load over mean load (CV squared); 0 is even.",
@@ -139,14 +141,14 @@ _WHERE = Row(title=Text("In which layer", "在哪一层"), height=10, panels=(
     Panel("ex-layers", "table", Text("Least even layers", "最不均衡的层"),
           Text("The ten least even layers now.", "当前最不均衡的 10 层。"),
           (Query("bottomk(10, min by (service, layer) (k3_expert_layer_balance_ratio{S}))", unit="percentunit",
-                 column=Text("Balance", "均衡度"), limits=BALANCE, good="high"),),
+                 column=Text("Balance", "均衡度"), limits=BALANCE, good="high", order="ascending"),),
           needs=("expert_rank_load",), columns={"service": Text("Service", "服务"), "layer": Text("Layer", "层")},
           idle=_NO_LAYERS, width=1),
     Panel("ex-experts", "table", Text("Hottest experts", "最热专家"),
           Text("Load over the mean of their layer. Redundant copies of these experts bring most.",
                "负载与该层均值之比。给这些专家加冗余副本收益最大。"),
           (Query("topk(10, max by (service, layer, expert) (k3_expert_hottest_load_ratio{S}))",
-                 column=Text("Load", "负载")),),
+                 column=Text("Load", "负载"), order="descending"),),
           needs=("expert_rank_load",), columns={"layer": Text("Layer", "层"), "expert": Text("Expert", "专家")},
           idle=_NO_TOP, width=1),
 ))  # fmt: skip
@@ -171,7 +173,7 @@ _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题")
                "按负载从高到低。慢 rank 的卡降频或过热：硬件问题；各卡状态一致：路由问题。"),
           (
               Query(f"{_DEVICE} * on (service, rank) group_left () {_LOAD}", column=Text("Load", "负载"),
-                    limits=OVERLOADED),
+                    limits=OVERLOADED, order="descending"),
               Query(_on_device(_POWER), unit="percentunit", needs=("accelerator_power", "accelerator_power_limit"),
                     column=Text("Power", "功耗")),
               Query(_on_device(_UTILIZATION), unit="percentunit", needs=("accelerator_utilization",),
@@ -180,11 +182,13 @@ _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题")
                     needs=("accelerator_temperature",), column=Text("Temperature", "温度"),
                     limits=(Limit("AcceleratorHot"),)),
               Query(_on_device("k3:accelerator_throttled:bool{S}"), needs=("accelerator_throttled",),
-                    column=Text("Throttled", "降频"), limits=(Limit(value=1, colour=RED),)),
+                    column=Text("Throttled", "降频"), unit="none",
+                    limits=(Limit(value=1, colour=RED),)),
           ),
           needs=("expert_rank_device", "expert_rank_load"),
-          columns={"rank": Text("Rank", "rank"), "device": Text("Device", "卡号"), "service": Text("Service", "服务")},
-          idle=_NO_DEVICE),
+          columns={"rank": Text("Rank", "rank"), "device": Text("Device", "卡号"), "uuid": Text("UUID", "UUID"),
+                   "service": Text("Service", "服务")},
+          idle=_NO_DEVICE, width=2),
 ))  # fmt: skip
 
 _SKEW = Row(title=Text("Data-parallel engines", "数据并行引擎"), height=8, panels=(
@@ -245,6 +249,6 @@ BOARD = Board(
          "and what it "
          "costs.",
          "哪个专家并行 rank 过热、在哪一层、从何时开始、是路由还是硬件原因，以及代价多大。"),
-    instances="k3:engine_up:bool", engines=("requests_running", "kv_cache_usage"),
+    services="k3:expert_balance:ratio", instances="k3:engine_up:bool", engines=("requests_running", "kv_cache_usage"),
     rows=(_TILES, _WHICH, _MUCH, _WHERE, _WHY, _SKEW, _REBALANCES),
 )  # fmt: skip

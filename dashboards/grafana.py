@@ -90,7 +90,8 @@ def _variables(plan: Plan, scope: Scope) -> Iterator[dict[str, Any]]:
         yield _variable(label, label, f"label_values(k3:engine_up:bool{{{chosen}}}, {label})", ".*")
         chosen += f',{label}=~"${label}"'
     yield _variable("service", scope.text(Text("Service", "服务")),
-                    f"label_values(k3:engine_up:bool{{{chosen}}}, service)", ".+")  # fmt: skip
+                    f"label_values({scope.board.services}{{{chosen}}}, service)",
+                    "" if scope.board.single else ".*" if scope.board.unowned else ".+")  # fmt: skip
     chosen += ',service=~"$service"'
     if scope.board.instances:
         yield _variable("instance", scope.text(Text("Instance", "实例")),
@@ -102,15 +103,19 @@ def _variables(plan: Plan, scope: Scope) -> Iterator[dict[str, Any]]:
 
 
 def _variable(name: str, label: str, query: str, everything: str) -> dict[str, Any]:
+    """A query variable; ``everything`` is the regular expression of All, without which one value is chosen."""
+    several = bool(everything)
     found = core.Template(
         name=name, label=label, query={"qryType": 1, "query": query,
                                        "refId": "PrometheusVariableQueryEditor-VariableQuery"},
-        dataSource=SOURCE, multi=True, includeAll=True, allValue=everything, refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
+        dataSource=SOURCE, multi=several, includeAll=several, allValue=everything or None,
+        refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
         sort=core.SORT_NUMERIC_ASC if name == "engine" else core.SORT_ALPHA_ASC,
     ).to_json_data()  # fmt: skip
     for key in ("auto", "auto_min", "auto_count", "useTags", "tagsQuery", "tagValuesQuery", "regex"):
         del found[key]
-    return {**found, "current": {"text": ["All"], "value": ["$__all"]}, "definition": query}
+    current = {"text": ["All"], "value": ["$__all"]} if several else {}
+    return {**found, "current": current, "definition": query}
 
 
 def _panels(scope: Scope) -> Iterator[dict[str, Any]]:
@@ -120,6 +125,7 @@ def _panels(scope: Scope) -> Iterator[dict[str, Any]]:
         if row.title is not None:
             if section is not None:
                 yield section
+                y = section["gridPos"]["y"] + 1
             section = _row(scope, row.title, y, row.collapsed)
             y += 1
             if not row.collapsed:
@@ -127,13 +133,13 @@ def _panels(scope: Scope) -> Iterator[dict[str, Any]]:
                 section = None
         x = 0
         for panel, width in zip(panels, widths(panels), strict=True):
-            made = _panel(scope, panel, {"x": x, "y": y, "w": width, "h": row.height})
+            made = _panel(scope, panel, {"x": x, "y": y, "w": width, "h": scope.height(row)})
             x += width
             if section is None:
                 yield made
             else:
                 section["panels"].append(made)
-        y += row.height
+        y += scope.height(row)
     if section is not None:
         yield section
 
@@ -159,6 +165,10 @@ def _panel(scope: Scope, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
         return found | {"options": {"mode": "markdown", "content": panel.content(scope.plan)}}
     queries = scope.queries(panel)
     defaults, overrides = _FIELDS[panel.kind](scope, panel) if panel.kind in _FIELDS else _fields(scope, panel), []
+    if panel.kind == "timeseries":
+        lines = scope.drawn(panel)[1]
+        queries += [query for query, _ in lines]
+        overrides += [_line_override(str(query.legend), colour) for query, colour in lines]
     defaults["noValue"] = scope.idle(panel)
     if panel.kind == "table":
         overrides = list(_column_overrides(scope, panel, queries))
@@ -177,6 +187,15 @@ def _panel(scope: Scope, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     if links := list(_runbooks(scope, panel)):
         found["links"] = links
     return found
+
+
+def _line_override(name: str, colour: str) -> dict[str, Any]:
+    """A limit among the series: dashed, without an area below it."""
+    return {"matcher": {"id": "byName", "options": name}, "properties": [
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}},
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}},
+        {"id": "custom.fillOpacity", "value": 0},
+    ]}  # fmt: skip
 
 
 def _target(scope: Scope, panel: Panel, query: Query, index: int) -> dict[str, Any]:
@@ -198,7 +217,8 @@ def _runbooks(scope: Scope, panel: Panel) -> Iterator[dict[str, Any]]:
         for name in panel.alerts:
             if name in armed:
                 yield core.DashboardLink(
-                    type="link", title=f"Runbook: {name}", uri=f"{base.rstrip('/')}/{name}", icon="doc", targetBlank=True,
+                    type="link", title=f"Runbook: {name}", uri=f"{base.rstrip('/')}/{name}", icon="doc",
+                    targetBlank=True,
                     keepTime=False,
                 ).to_json_data()  # fmt: skip
 
@@ -218,12 +238,12 @@ def _fields(scope: Scope, panel: Panel) -> dict[str, Any]:
     return {
         "unit": panel.unit, "decimals": panel.decimals, "min": panel.low, "max": panel.high, "color": judged,
         "thresholds": {"mode": "absolute", "steps": _steps(limits, panel.good, GREEN if limits else BLUE)},
-        "mappings": [],
+        "mappings": _mappings(scope, panel),
     }  # fmt: skip
 
 
 def _line_fields(scope: Scope, panel: Panel) -> dict[str, Any]:
-    limits = scope.limits(panel.limits)
+    limits = scope.drawn(panel)[0]
     return {
         "unit": panel.unit, "decimals": panel.decimals, "min": panel.low, "max": panel.high,
         "color": {"mode": "palette-classic"},
@@ -240,11 +260,15 @@ def _line_fields(scope: Scope, panel: Panel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _state_fields(scope: Scope, panel: Panel) -> dict[str, Any]:
+def _mappings(scope: Scope, panel: Panel) -> list[dict[str, Any]]:
     options = {str(value): {"text": scope.text(text), "color": colour, "index": index}
                for index, (value, (text, colour)) in enumerate(panel.states.items())}  # fmt: skip
+    return [{"type": "value", "options": options}] if options else []
+
+
+def _state_fields(scope: Scope, panel: Panel) -> dict[str, Any]:
     return {
-        "color": {"mode": "thresholds"}, "mappings": [{"type": "value", "options": options}],
+        "color": {"mode": "thresholds"}, "mappings": _mappings(scope, panel),
         "thresholds": {"mode": "absolute", "steps": [{"color": BLUE, "value": None}]},
         "custom": {"fillOpacity": 80, "lineWidth": 0, "hideFrom": {"legend": False, "tooltip": False, "viz": False}},
     }  # fmt: skip
@@ -322,10 +346,9 @@ def _bar_options(scope: Scope, panel: Panel) -> dict[str, Any]:
 
 def _table_options(scope: Scope, panel: Panel) -> dict[str, Any]:
     found: dict[str, Any] = {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
-    ranked = next((query for query in panel.queries if query.expr.startswith(("topk", "bottomk", "sort"))), None)
+    ranked = next((query for query in panel.queries if query.order), None)
     if ranked is not None and ranked.column is not None:
-        found["sortBy"] = [{"displayName": scope.text(ranked.column), "desc": not ranked.expr.startswith(("bottomk",
-                                                                                                          "sort("))}]
+        found["sortBy"] = [{"displayName": scope.text(ranked.column), "desc": ranked.order == "descending"}]
     return found
 
 

@@ -13,19 +13,20 @@ HITS = (Limit("KVCacheHitRatioLow"),)
 PREEMPTIONS = (Limit("KVCachePreemptionsHigh"),)
 _OFF = Text("Prefix caching is off, or nothing was looked up", "未开启前缀缓存，或没有查询")
 
-_TILES = Row(height=4, panels=(
-    tile("kv-max", Text("Fullest engine", "最满引擎"),
+_TILES = Row(height=5, panels=(
+    Panel("kv-max", "gauge", Text("Fullest engine", "最满引擎"),
          Text("KV cache usage of the fullest engine. Near 1 no further request is admitted.",
               "最满的引擎的 KV 缓存使用率。接近 1 时无法再接纳请求。"),
-         f"max({_USAGE})", unit="percentunit", needs=("kv_cache_usage",), limits=USAGE, low=0, high=1),
+         (Query(f"max({_USAGE})"),), unit="percentunit", needs=("kv_cache_usage",), limits=USAGE, low=0, high=1),
     tile("kv-mean", Text("Mean of the engines", "引擎平均"),
          Text("Mean usage: far below the fullest one means that the router, not capacity, is the problem.",
               "平均使用率：若远低于最满引擎，问题在路由而不是容量。"),
          f"avg({_USAGE})", unit="percentunit", needs=("kv_cache_usage",), low=0, high=1),
-    tile("kv-hits", Text("Hit ratio", "命中率"),
+    Panel("kv-hits", "gauge", Text("Hit ratio", "命中率"),
          Text("Prompt tokens found in the prefix cache over those looked up, in ten minutes.",
               "10 分钟内前缀缓存命中 token 与查询 token 之比。"),
-         "min(k3:kv_cache_hit:ratio_rate10m{S})", unit="percentunit", needs=("kv_cache_hit_ratio",), limits=HITS,
+         (Query("min(k3:kv_cache_hit:ratio_rate10m{S})"),), unit="percentunit", needs=("kv_cache_hit_ratio",),
+         limits=HITS,
          good="high", low=0, high=1, idle=_OFF),
     tile("kv-saved", Text("Prefill saved", "节省的预填充"),
          Text("Prompt tokens per second that need not be computed because they were found.",
@@ -134,5 +135,5 @@ BOARD = Board(
     Text("How full the KV cache of each engine is, how often prefixes are found, and what a full one costs.",
          "各引擎 KV 缓存的使用率、前缀命中率，以及缓存不足的代价。"),
     instances="k3:engine_up:bool", engines=("kv_cache_usage", "requests_running"),
-    rows=(_TILES, Row((*_FULL.panels, _NOTE), _FULL.height, _FULL.title), _PRESSURE, _USEFUL, _OFFLOAD),
+    rows=(_TILES, Row((*_FULL.panels, _NOTE), _FULL.height, title=_FULL.title), _PRESSURE, _USEFUL, _OFFLOAD),
 )  # fmt: skip

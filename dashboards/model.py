@@ -52,6 +52,8 @@ class Query:
     unit: str = ""
     limits: tuple[Limit, ...] = ()
     good: Good = "low"
+    order: Literal["", "ascending", "descending"] = ""
+    """A table is sorted by this column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Panel:
     """Many series: a table beside them instead of a line of names below."""
     colours: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[int, tuple[Text, str]] = field(default_factory=dict)
-    """What the values of a state timeline mean, and their colours."""
+    """What the values of a state timeline (or a tile) mean, and their colours."""
     columns: Mapping[str, Text] = field(default_factory=dict)
     """Headings of a table's label columns, in order; other labels are hidden."""
     content: Callable[[Plan], str] | None = None
@@ -97,6 +99,8 @@ class Row:
 
     panels: tuple[Panel, ...]
     height: int = 8
+    lines: bool = False
+    """Its height also grows with the services of the stack, up to ten."""
     title: Text | None = None
     """Starts a section; the rows up to the next title belong to it."""
     collapsed: bool = False
@@ -104,12 +108,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A dashboard. ``instances`` is the series whose instances may be chosen."""
+    """A dashboard.
+
+    ``services`` and ``instances`` are the series whose services and instances may be chosen. ``single`` means one
+    service at a time: buckets of engines of two kinds have other bounds, and cannot be added up.
+    """
 
     name: str
     title: Text
     about: Text
     rows: tuple[Row, ...]
+    services: str = "k3:engine_up:bool"
+    single: bool = False
+    unowned: bool = False
+    """Devices of no service are shown too."""
     instances: str = ""
     engines: tuple[str, ...] = ()
     """Signals that tell which engines there are: the first that some service has."""
@@ -131,7 +143,7 @@ def graph(key: str, title: Text, about: Text, *queries: Query, **more: object) -
 
 
 def quantiles(key: str, title: Text, about: Text, series: str, needs: str, **more: object) -> Panel:
-    """Median, 90th and 99th percentile of a histogram, pooled over the chosen services."""
+    """Median, 90th and 99th percentile of a histogram, pooled over the engines of a service."""
     pooled = f"sum by (le) ({series}_bucket:rate5m{{S}})"
     return Panel(
         key, "timeseries", title, about,

@@ -14,7 +14,9 @@ MEMORY = (Limit("AcceleratorMemoryHigh"),)
 ERRORS = (Limit("RequestErrorsHigh", colour=RED),)
 FULL = (Limit(value=0.8), Limit(value=1, colour=RED))
 
-_P99 = "histogram_quantile(0.99, sum by ({}le) ({}_bucket:rate5m{{S}}))"
+_P99 = "histogram_quantile(0.99, sum by (service, le) ({}_bucket:rate5m{{S}}))"
+_TTFT = _P99.format("k3:time_to_first_token_seconds")
+_ITL = _P99.format("k3:inter_token_latency_seconds")
 _FAILED = (
     "(sum {by} (rate(k3:requests_failed:total{S}[$__rate_interval]))"
     " or 0 * sum {by} (rate(k3:requests_finished:total{S}[$__rate_interval])))"
@@ -61,13 +63,14 @@ BOARD = Board(
         )),
         Row(height=4, panels=(
             tile("ttft-now", Text("First token p99", "首 token p99"),
-                 Text("99th percentile of the time to the first token in the last five minutes, pooled over engines.",
-                      "最近 5 分钟首 token 延迟的 99 分位，按全部引擎合并计算。"),
-                 _P99.format("", "k3:time_to_first_token_seconds"), unit="s", needs=("time_to_first_token",),
+                 Text("The slowest service's 99th percentile of the time to the first token in the last five minutes.",
+                      "最近 5 分钟首 token 延迟的 99 分位，取最慢的服务。"),
+                 f"max({_TTFT})", unit="s", needs=("time_to_first_token",),
                  limits=TTFT),
             tile("itl-now", Text("Inter-token p99", "token 间隔 p99"),
-                 Text("99th percentile of the time between two output tokens.", "相邻输出 token 间隔的 99 分位。"),
-                 _P99.format("", "k3:inter_token_latency_seconds"), unit="s", needs=("inter_token_latency",),
+                 Text("The slowest service's 99th percentile of the time between two output tokens.",
+                      "相邻输出 token 间隔的 99 分位，取最慢的服务。"),
+                 f"max({_ITL})", unit="s", needs=("inter_token_latency",),
                  limits=ITL),
             tile("saturation-now", Text("Fullest service", "最高饱和度"),
                  Text("The fullest service: the higher of its batch and its KV cache against their limits.",
@@ -89,7 +92,7 @@ BOARD = Board(
                  f"sum({_LOST})", needs=("accelerators_visible", "accelerators_expected"), limits=MISSING, low=0,
                  idle=Text("No device is read", "未采集到加速卡")),
         )),
-        Row(height=8, panels=(
+        Row(height=3, lines=True, panels=(
             Panel("services", "table", Text("Services", "服务列表"),
                   Text("One line a service, the values of now. A name opens the page of that service.",
                        "每个服务一行，显示当前值。点击名称打开该服务的页面。"),
@@ -103,10 +106,10 @@ BOARD = Board(
                       Query("sum by (service) (rate(k3:generated_tokens:total{S}[$__rate_interval]))",
                             unit="count:tok/s",
                             needs=("generated_tokens",), column=Text("Output", "输出")),
-                      Query(_P99.format("service, ", "k3:time_to_first_token_seconds"), unit="s",
+                      Query(_TTFT, unit="s",
                             needs=("time_to_first_token",), column=Text("First token p99", "首 token p99"),
                             limits=TTFT),
-                      Query(_P99.format("service, ", "k3:inter_token_latency_seconds"), unit="s",
+                      Query(_ITL, unit="s",
                             needs=("inter_token_latency",), column=Text("Inter-token p99", "token 间隔 p99"),
                             limits=ITL),
                       Query("sum by (service) (k3:requests_waiting:count{S})", needs=("requests_waiting",),
@@ -155,7 +158,7 @@ BOARD = Board(
             graph("ttft-by-service", Text("Time to first token, p99", "首 token 延迟 p99"),
                   Text("99th percentile, pooled over the engines of a service.",
                        "按服务内全部引擎合并计算的 99 分位。"),
-                  Query(_P99.format("service, ", "k3:time_to_first_token_seconds"), "{{service}}"),
+                  Query(_TTFT, "{{service}}"),
                   unit="s", needs=("time_to_first_token",), limits=TTFT, low=0),
         )),
         Row(height=7, panels=(

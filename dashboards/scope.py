@@ -8,8 +8,8 @@ from functools import cached_property
 
 from k3observe.catalogue.model import Text
 from k3observe.dashboards.model import Board, Limit, Panel, Query, Row
-from k3observe.plan import Plan
-from k3observe.render.selector import quoted
+from k3observe.plan import Plan, Settings
+from k3observe.render.selector import one_of, quoted
 from k3observe.render.template import number
 
 COLUMNS = 24
@@ -80,26 +80,53 @@ class Scope:
             if panels:
                 yield row, panels
 
+    def height(self, row: Row) -> int:
+        """The height of a row in units of the grid."""
+        return row.height + (min(10, len(self.plan.services)) if row.lines else 0)
+
     def limits(self, limits: Sequence[Limit]) -> list[tuple[float, str]]:
         """Numbers and colours of limits, ascending, each number once; alerts that are not armed give none."""
-        found: dict[float, str] = {}
-        for limit in limits:
-            for value in self._values(limit):
-                found[value] = limit.colour
-        return sorted(found.items())
+        return sorted({value: limit.colour for limit in limits for value in self._values(limit)}.items())
 
-    def _values(self, limit: Limit) -> Iterator[float]:
+    def drawn(self, panel: Panel) -> tuple[list[tuple[float, str]], list[tuple[Query, str]]]:
+        """The limits of a graph: those that hold for every service, and lines for those of some services only.
+
+        A line has data while one of its services is chosen.
+        """
+        common: dict[float, str] = {}
+        lines: list[tuple[Query, str]] = []
+        for limit in panel.limits:
+            values = self._values(limit)
+            if len(values) == 1:
+                common[next(iter(values))] = limit.colour
+                continue
+            for value, services in sorted(values.items())[:6]:
+                chosen = f"k3:engine_up:bool{{S,service=~{one_of(services)}}}"
+                name = {"en": "limit", "zh-CN": "阈值"}[self.language]
+                line = Query(f"{number(value)} * group({chosen})", f"{name} {number(value)}")
+                lines.append((line, limit.colour))
+        return sorted(common.items()), lines
+
+    def _values(self, limit: Limit) -> dict[float, list[str]]:
+        """The numbers of a limit, and the services that have each."""
         if limit.value is not None:
-            yield limit.value
-        for known in self.plan.facts.values() if limit.fact else ():
+            return {limit.value: list(self.plan.services)}
+        found: dict[float, list[str]] = {}
+        for service, known in self.plan.facts.items() if limit.fact else ():
             if known.get(f"{limit.fact}_given"):
-                yield float(known[limit.fact])
+                found.setdefault(float(known[limit.fact]), []).append(service)
+        for settings, service in self._armed.get(limit.alert, ()):
+            value = dict(settings.params).get(limit.param) if limit.param else settings.threshold
+            if value is not None:
+                found.setdefault(value, []).append(service)
+        return found
+
+    @cached_property
+    def _armed(self) -> dict[str, list[tuple[Settings, str]]]:
+        found: dict[str, list[tuple[Settings, str]]] = {}
         for armed in self.plan.armed:
-            if armed.alert.name == limit.alert:
-                settings = armed.settings
-                value = dict(settings.params).get(limit.param) if limit.param else settings.threshold
-                if value is not None:
-                    yield value
+            found.setdefault(armed.alert.name, []).append((armed.settings, armed.service.name))
+        return found
 
     def idle(self, panel: Panel) -> str:
         """What an empty panel says: nothing happens, and which services cannot show anything, and why."""

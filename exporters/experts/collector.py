@@ -213,7 +213,8 @@ class ExpertsCollector:
             if not self._window.add(event):
                 self._say(f"a reading of model {event.model!r} was left out: it is older than the window, or there are "
                           f"more than {MAX_MODELS} models")
-            elif self._source and self._source.name == "log":
+            elif self._source and self._source.name in ("log", "plugin"):
+                # both tell of rearrangements: none so far is 0, so that the first one is an increase
                 self._count_rebalances(event.model, 0)
         elif isinstance(event, Rebalance):
             self._count_rebalances(event.model, 1)

@@ -7,6 +7,7 @@ driver's library, ``npu-smi``, the plugin's files, the engine's ``/metrics``) an
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,11 @@ class Load:
     waiting: float = 0.0
     cache: float = 0.55
     hits: float = 0.9
+    failed: float = 0.0
+    """Shares of requests that end so."""
+    aborted: float = 0.01
+    preempted: float = 0.0
+    """Preemptions a second."""
 
 
 @contextmanager
@@ -108,7 +114,10 @@ def _vllm_sidecar(stack: ExitStack, folder: Path, node: Node, gpus: int) -> None
     published = folder / "experts"
     published.mkdir(parents=True)
     node.experts = stack.enter_context(publishing(Experts(published, "kimi-k3", ranks=8, instance=folder.name)))
+    # those of one node differ from those of another, as real ones do
+    uuids = [f"GPU-{zlib.crc32(folder.name.encode()):08x}-0000-4000-8000-{card:012x}" for card in range(gpus)]
     node.gpus = Gpus(folder / "nvml.conf", {
+        **{f"gpu.{card}.uuid": uuid for card, uuid in enumerate(uuids)},
         "cards": " ".join(map(str, range(gpus))), "gpu.name": "NVIDIA H200", "gpu.memory.total": MEMORY,
         "gpu.memory.used": int(0.92 * MEMORY), "gpu.utilization": 87, "gpu.temperature": 64, "gpu.power": 520_000,
         "gpu.power.limit": 700_000,
@@ -118,7 +127,9 @@ def _vllm_sidecar(stack: ExitStack, folder: Path, node: Node, gpus: int) -> None
     node.sidecar = stack.enter_context(sidecar(
         folder, ["--collect", "gpu,experts,kv-cache", "--gpu.interval", "1", "--gpu.expected", str(gpus),
                  "--experts.source", "plugin", "--experts.plugin-dir", str(published), "--experts.window", "10s",
-                 "--experts.interval", "1", "--kv-cache.url", node.engine.url, "--kv-cache.interval", "1"],
+                 "--experts.interval", "1", "--experts.layers",
+                 *(f"--experts.rank-device={card}={card}/{uuids[card]}" for card in range(gpus)), "--kv-cache.url",
+                 node.engine.url, "--kv-cache.interval", "1"],
         nvml.environment(library.parent, node.gpus.state)))  # fmt: skip
 
 
@@ -216,7 +227,11 @@ def _vllm(load: Load, prompt: float, output: float) -> _Rows:
         ("vllm:generation_tokens_total", {}, output),
         ("vllm:prefix_cache_queries_total", {}, prompt),
         ("vllm:prefix_cache_hits_total", {}, prompt * load.hits),
-        ("vllm:request_success_total", {"finished_reason": "stop"}, load.requests * 0.95),
+        ("vllm:num_preemptions_total", {}, load.preempted),
+        ("vllm:request_success_total", {"finished_reason": "error"}, load.requests * load.failed),
+        ("vllm:request_success_total", {"finished_reason": "abort"}, load.requests * load.aborted),
+        ("vllm:request_success_total", {"finished_reason": "stop"},
+         load.requests * (0.95 - load.failed - load.aborted)),
         ("vllm:request_success_total", {"finished_reason": "length"}, load.requests * 0.05),
     ]
     gauges: _Values = [

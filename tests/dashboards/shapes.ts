@@ -32,6 +32,7 @@ type Override = {
     | { id: 'unit'; value: string } | { id: 'color'; value: Json<FieldConfig['color']> }
     | { id: 'thresholds'; value: Json<FieldConfig['thresholds']> }
     | { id: 'custom.cellOptions'; value: Json<TableFieldOptions['cellOptions']> }
+    | { id: 'custom.lineStyle'; value: Json<LineField['lineStyle']> } | { id: 'custom.fillOpacity'; value: number }
     | { id: 'links'; value: Array<{ title: string; url: string }> }>;
 };
 type Field<C> = Json<Omit<FieldConfig, 'custom'>> & { custom?: Json<Saved<C>> };
