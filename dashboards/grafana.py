@@ -114,7 +114,7 @@ def _variable(name: str, label: str, query: str, everything: str) -> dict[str, A
     ).to_json_data()  # fmt: skip
     for key in ("auto", "auto_min", "auto_count", "useTags", "tagsQuery", "tagValuesQuery", "regex"):
         del found[key]
-    current = {"text": ["All"], "value": ["$__all"]} if several else {}
+    current = {"text": ["All"], "value": ["$__all"]} if several else None
     return {**found, "current": current, "definition": query}
 
 
