@@ -143,7 +143,7 @@ def _faults(name: str, result: dict[str, Any], alone: dict[str, dict[str, Any]])
 
 def _figures(name: str, ranks: list[dict[str, Any]]) -> str:
     text = ""
-    if ranks[0]["intervals"]:
+    if name not in ("raising", "missing", "short-window"):
         text += f"; intervals equal to what was routed {[rank['right'] for rank in ranks]}"
         text += f", of which with one map {[rank['mapped'] for rank in ranks]}"
     text += f"; steps that vLLM did not count {[rank['blind'] for rank in ranks]}"
