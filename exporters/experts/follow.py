@@ -50,14 +50,28 @@ class _Tail:
             except BlockingIOError:
                 return found
             if not chunk:
+                if not self.regular:
+                    self._rest, self._skipping = b"", False  # a line that its writer did not end
                 return found if self.regular or found else None
             found = True
+            if len(chunk) == CHUNK and self.regular and not chunk.strip(b"\0"):
+                self._skip_hole()
+                continue
             self._position += len(chunk)
             self.quiet_since = time.monotonic()
             self._pass_on(chunk, emit)
             if not self.regular:
                 return found
         return found
+
+    def _skip_hole(self) -> None:
+        """Go to the next data: a file emptied in place under a writer that does not append begins with a hole."""
+        here, size = os.lseek(self.descriptor, 0, os.SEEK_CUR), os.fstat(self.descriptor).st_size
+        try:
+            self._position = os.lseek(self.descriptor, here, os.SEEK_DATA)
+        except OSError:  # no data behind it
+            self._position = os.lseek(self.descriptor, max(here, size), os.SEEK_SET)
+        self._rest, self._skipping = b"", False
 
     def _restart_if_truncated(self) -> None:
         """Begin anew in a file emptied in place: smaller than what was read, or grown again from another beginning."""
@@ -172,6 +186,8 @@ class Follower:
 
     def _open(self, *, at_end: bool) -> _Tail:
         if self._path == "-":
+            if stat.S_ISDIR(os.fstat(0).st_mode):
+                raise OSError("standard input is a directory")
             return _Tail(os.dup(0), at_end=False)
         descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         kind = os.fstat(descriptor).st_mode

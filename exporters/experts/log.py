@@ -57,11 +57,15 @@ class LogSource:
             self._log.warning("cannot read the log %s: %s: trying again", self._path, error)
 
     def _block(self, block: bytes) -> None:
-        for event in self._reader.read_block(block, time.time()):
-            if isinstance(event, Problem):
-                self._problem(event)
-            else:
-                self._sink(event)
+        try:
+            for event in self._reader.read_block(block, time.time()):
+                if isinstance(event, Problem):
+                    self._problem(event)
+                else:
+                    self._sink(event)
+        except Exception:  # the thread must live on
+            self._status.failed("unreadable", down=False)
+            self._log.exception("lines of the log %s are left out", self._path)
 
     def _problem(self, problem: Problem) -> None:
         if problem.reason:

@@ -193,3 +193,36 @@ def test_standard_input_is_read_to_its_end() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], input=b"one\ntwo\n", capture_output=True, timeout=20, check=True)
     assert sorted(done.stdout.splitlines()) == [b"one", b"standard input has ended", b"two"]
+
+
+def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path: Path, start: Start) -> None:
+    path = tmp_path / "log"
+    append(path, b"1\n")
+    following = start(path)
+    with path.open("r+b") as file:  # emptied under a writer that does not append
+        file.truncate(0)
+        file.seek(1 << 40)
+        file.write(b"2\n")
+        file.flush()
+        following.wait(lambda: bool(following.lines))
+        file.seek(1 << 41)
+        file.write(b"3\n")
+        file.truncate(1 << 42)
+    following.wait(lambda: len(following.lines) == 2)
+    append(path, b"4\n")
+    following.wait(lambda: len(following.lines) == 3)
+    assert [line.strip(b"\0") for line in following.lines] == [b"2", b"3", b"4"]
+
+
+def test_half_a_line_of_a_writer_that_died_is_not_joined_to_the_next_writers_first(
+    tmp_path: Path, start: Start
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    following = start(pipe)
+    with pipe.open("wb") as writer:
+        writer.write(b"1\nhalf")
+    following.expect(b"1")
+    with pipe.open("wb") as writer:
+        writer.write(b"2\n")
+    following.expect(b"1", b"2")
