@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import promql_parser
@@ -19,31 +20,33 @@ HTTP = [("http", 8000)]
 pytestmark = pytest.mark.parametrize("toolset", ["3.5"], indirect=True)
 
 
-def targets(binary: Path, config: dict, pods: list[dict], folder: Path) -> list[dict[str, str]]:
-    """Labels of all active targets, once every job has been discovered."""
+WAYS = ("plain", "operator")
+PINNED = ("stack", "service", "role", "job")
+
+
+def targets(binary: Path, bundle: dict[str, bytes], pods: list[dict], folder: Path) -> dict[str, list[dict[str, str]]]:
+    """Labels of all active targets, of the stack as plain Prometheus has it and as the operator does."""
+    monitors = [scrape_config(item) for item in objects(bundle) if item["kind"] == "PodMonitor"]
+    jobs = [*yaml.safe_load(bundle["prometheus/prometheus.yml"])["scrape_configs"], *monitors]
     with api(pods) as address:
-        for job in config["scrape_configs"]:
+        for job in jobs:
             for sd in job["kubernetes_sd_configs"]:
                 sd["api_server"] = address
         file = folder / "prometheus.yml"
-        file.write_text(yaml.safe_dump({"scrape_configs": config["scrape_configs"]}))
+        file.write_text(yaml.safe_dump({"scrape_configs": jobs}))
         with prometheus(binary, file, folder) as server:
-            jobs = {job["job_name"] for job in config["scrape_configs"]}
 
             def settled() -> bool:
                 found = server.get_json("/api/v1/targets")["data"]
                 seen = {item["scrapePool"] for item in [*found["activeTargets"], *found["droppedTargets"]]}
-                return jobs <= seen
+                return {job["job_name"] for job in jobs} <= seen
 
             wait_until(settled, "discovery", 30)
             active = server.get_json("/api/v1/targets")["data"]["activeTargets"]
-            return sorted((item["labels"] for item in active), key=lambda labels: (labels["job"], labels["instance"]))
-
-
-def configs(bundle: dict[str, bytes]) -> dict[str, dict]:
-    """The same stack as plain Prometheus has it, and as the operator does."""
-    monitors = [scrape_config(item) for item in objects(bundle) if item["kind"] == "PodMonitor"]
-    return {"plain": yaml.safe_load(bundle["prometheus/prometheus.yml"]), "operator": {"scrape_configs": monitors}}
+    ways: dict[str, list[dict[str, str]]] = {way: [] for way in WAYS}
+    for item in sorted(active, key=lambda item: (item["labels"]["job"], item["labels"]["instance"])):
+        ways["operator" if item["scrapePool"].startswith("podMonitor/") else "plain"].append(item["labels"])
+    return ways
 
 
 GROUP = [
@@ -55,34 +58,31 @@ GROUP = [
 ]
 
 
-@pytest.mark.parametrize("way", ["plain", "operator"])
 def test_the_engine_job_takes_pods_with_an_api_and_the_sidecar_job_takes_all(
-    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+    rendered: Render, prometheus_bin: Path, tmp_path: Path
 ) -> None:
     bundle = rendered(stack({"discovery": {"kubernetes": {"workload": {"kind": "LeaderWorkerSet", "size": 2}}}}))
-    found = targets(prometheus_bin, configs(bundle)[way], GROUP, tmp_path)
-    assert [(item["job"], item["instance"], item["pod"], item["node"]) for item in found] == [
-        ("k3-engine", "10.1.0.1:8000", "k3-0", "node-a"),
-        ("k3-sidecar", "10.1.0.1:19303", "k3-0", "node-a"),
-        ("k3-sidecar", "10.1.0.2:19303", "k3-0-1", "node-b"),
-    ]
-    for item in found:
-        assert (item["stack"], item["service"], item["role"]) == ("kimi-k3", "kimi-k3", "unified")
+    for found in targets(prometheus_bin, bundle, GROUP, tmp_path).values():
+        assert [(item["job"], item["instance"], item["pod"], item["node"]) for item in found] == [
+            ("k3-engine", "10.1.0.1:8000", "k3-0", "node-a"),
+            ("k3-sidecar", "10.1.0.1:19303", "k3-0", "node-a"),
+            ("k3-sidecar", "10.1.0.2:19303", "k3-0-1", "node-b"),
+        ]
+        for item in found:
+            assert (item["stack"], item["service"], item["role"]) == ("kimi-k3", "kimi-k3", "unified")
 
 
-@pytest.mark.parametrize("way", ["plain", "operator"])
 def test_every_node_of_sglang_is_an_engine(
-    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+    rendered: Render, prometheus_bin: Path, tmp_path: Path
 ) -> None:
     service = {"engine": {"name": "sglang", "version": "0.5.23"}, "sidecar": {"collect": ["gpu"]},
                "discovery": {"kubernetes": {"port": "http", "workload": {"kind": "LeaderWorkerSet", "size": 2}}}}
-    found = targets(prometheus_bin, configs(rendered(stack(service)))[way], GROUP, tmp_path)
-    assert [item["instance"] for item in found if item["job"] == "k3-engine"] == ["10.1.0.1:8000", "10.1.0.2:8000"]
+    for found in targets(prometheus_bin, rendered(stack(service)), GROUP, tmp_path).values():
+        assert [item["instance"] for item in found if item["job"] == "k3-engine"] == ["10.1.0.1:8000", "10.1.0.2:8000"]
 
 
-@pytest.mark.parametrize("way", ["plain", "operator"])
 def test_a_daemonset_s_devices_belong_to_the_service_of_their_node(
-    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+    rendered: Render, prometheus_bin: Path, tmp_path: Path
 ) -> None:
     config = stack({"accelerators": {"nodes": {"node-a": "kimi-k3", "node-b": "decode"}}},
                    {"kubernetes": {"devices": "daemonset"}}, identity_labels=["namespace"])  # fmt: skip
@@ -98,20 +98,19 @@ def test_a_daemonset_s_devices_belong_to_the_service_of_their_node(
         pod(f"devices-{node}", f"10.2.0.{n}", labels, [], namespace="monitoring", node=node)
         for n, node in enumerate(("node-a", "node-b", "node-c"))
     ]
-    found = targets(prometheus_bin, configs(bundle)[way], [*GROUP, *pods], tmp_path)
-    read = {item["instance"]: (item.get("service"), item.get("role"))
-            for item in found if item["instance"].startswith("10.2.")}
-    assert read == {
-        "10.2.0.0:19303": ("kimi-k3", "unified"), "10.2.0.1:19303": ("decode", "decode"), "10.2.0.2:19303": (None, None)
-    }  # fmt: skip
-    assert {item["stack"] for item in found} == {"kimi-k3"}
-    assert [item["instance"] for item in found if item["job"] == "k3-sidecar" and item["pod"] == "k3-0"] == [
-        "10.1.0.1:19303"], "experts and KV cache stay beside the engine"  # fmt: skip
+    pods.append(pod("decode-0", "10.1.0.5", {"app": "decode"}, HTTP))
+    for found in targets(prometheus_bin, bundle, [*GROUP, *pods], tmp_path).values():
+        read = {item["instance"]: (item.get("service"), item.get("role"))
+                for item in found if item["instance"].startswith("10.2.")}
+        assert read == {"10.2.0.0:19303": ("kimi-k3", "unified"), "10.2.0.1:19303": ("decode", "decode"),
+                        "10.2.0.2:19303": (None, None)}  # fmt: skip
+        assert {item["stack"] for item in found} == {"kimi-k3"}
+        assert [item["instance"] for item in found if item["job"] == "k3-sidecar" and item["pod"] == "k3-0"] == [
+            "10.1.0.1:19303"], "experts and KV cache stay beside the engine"  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["plain", "operator"])
 def test_rules_and_dashboards_select_on_labels_that_targets_have(
-    rendered: Render, prometheus_bin: Path, tmp_path: Path, way: str
+    rendered: Render, prometheus_bin: Path, tmp_path: Path
 ) -> None:
     service = {"accelerators": {"source": "dcgm", "discovery": {
         "namespace": "gpu-operator", "selector": {"app": "nvidia-dcgm-exporter"}, "port": 9400}},
@@ -119,8 +118,7 @@ def test_rules_and_dashboards_select_on_labels_that_targets_have(
     bundle = rendered(stack(service, identity_labels=["namespace"]))
     dcgm = pod("dcgm", "10.3.0.1", {"app": "nvidia-dcgm-exporter"}, [("metrics", 9400)], namespace="gpu-operator",
                sidecar=None)  # fmt: skip
-    found = targets(prometheus_bin, configs(bundle)[way], [*GROUP, dcgm], tmp_path)
-    assert {item["job"] for item in found} == {"k3-engine", "k3-sidecar", "k3-dcgm"}
+    ways = targets(prometheus_bin, bundle, [*GROUP, dcgm], tmp_path)
     expressions = [
         rule["expr"] for path, text in bundle.items() if path.startswith("prometheus/rules/")
         for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
@@ -129,10 +127,12 @@ def test_rules_and_dashboards_select_on_labels_that_targets_have(
         for panel in _panels(json.loads(text)) for query in panel.get("targets", [])
     ]  # fmt: skip
     assert len(expressions) > 50
-    for expression in expressions:
-        for matchers in _selectors(expression):
-            pinned = {name: test for name, test in matchers.items() if name in ("stack", "service", "role", "job")}
-            assert any(all(test(item.get(name, "")) for name, test in pinned.items()) for item in found), expression
+    for found in ways.values():
+        assert {item["job"] for item in found} == {"k3-engine", "k3-sidecar", "k3-dcgm"}
+        for expression in expressions:
+            for matchers in _selectors(expression):
+                pinned = {name: test for name, test in matchers.items() if name in PINNED}
+                assert any(all(test(item.get(name, "")) for name, test in pinned.items()) for item in found), expression
 
 
 def _panels(node: object) -> list[dict]:
@@ -143,8 +143,6 @@ def _panels(node: object) -> list[dict]:
 
 def _selectors(expression: str) -> list[dict]:
     """The matchers of each selector on raw series, as tests of a value; dashboard variables match anything."""
-    import re
-
     plain = re.sub(r"\$__\w+|\$\{__\w+[^}]*\}", "5m", expression)
     promql_parser.parse(plain)
     found = []

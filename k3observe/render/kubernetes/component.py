@@ -33,7 +33,7 @@ def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
         note = "".join(f"# {line}\n" for line in _SNIPPET.format(service=service.name, container=engine).splitlines())
         yield f"{folder}/snippet.yaml", (header(config) + note + to_yaml({"spec": spec})).encode()
         if kube.workload is not None:
-            patch = _patch(plan, service, kube.workload, spec)
+            patch = _patch(plan, service, kube.workload, engine, spec)
             yield f"{folder}/patch.yaml", (header(config) + to_yaml(patch)).encode()
             component = _component(kube.workload)
             yield f"{folder}/kustomization.yaml", (header(config) + to_yaml(component)).encode()
@@ -68,7 +68,7 @@ def pod_spec(plan: Plan, service: Service, collect: list[str], engine: str) -> O
     }
 
 
-def _patch(plan: Plan, service: Service, workload: Workload, leader: Object) -> Object:
+def _patch(plan: Plan, service: Service, workload: Workload, engine: str, leader: Object) -> Object:
     metadata = {"name": workload.name, "namespace": engine_namespace(plan.config, service)}
     if workload.kind != "LeaderWorkerSet":
         return {
@@ -78,7 +78,7 @@ def _patch(plan: Plan, service: Service, workload: Workload, leader: Object) -> 
     templates = {"leaderTemplate": {"spec": leader}}
     collect = _worker_collects(plan, service)
     if collect and workload.size > 1:
-        worker = pod_spec(plan, service, collect, leader["containers"][0]["name"])
+        worker = pod_spec(plan, service, collect, engine)
         sidecar = worker["initContainers"][0]
         if grouped(service) > 1:
             # it hands its window to the sidecar of worker 0
