@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -57,10 +56,6 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command; bad input ends with exit code 2 and a message, never with a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # a terminal that cannot show Chinese gets escapes instead of a traceback
-            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(args=arguments, prog_name="k3observe", standalone_mode=False)
     except click.exceptions.Abort:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -68,7 +67,7 @@ def _compare(folder: Path, files: dict[str, bytes], wanted: frozenset[str] | Non
     changed = bundle.changes(folder, files, wanted)
     for change in changed:
         if diff:
-            sys.stdout.write(change.diff())
+            click.echo(change.diff(), nl=False)
         else:
             click.echo(f"{change.kind:7} {change.path}")
     return 1 if changed else 0

@@ -20,8 +20,10 @@ _ABOVE, _BELOW = (">", ">="), ("<", "<=")
 
 def memory_reserved(rule: Rule, around: Surroundings) -> Iterator[Fault]:
     """An engine reserves its share of device memory at start and keeps it: a threshold below it fires for ever."""
-    for side, sign, value, _ in thresholds(rule.expr):
+    for side, sign, value, above in thresholds(rule.expr):
         share = value / 100 if value > 1 else value
+        if any(operator(node) in ("and", "unless") for node in above):
+            continue  # one of several conditions
         read = {name for node in value_path(side) if isinstance(node, promql.VectorSelector) for name in names(node)}
         if sign in _ABOVE and 0.5 <= share <= around.reserved and any(map(_MEMORY.fullmatch, read)):
             yield Fault(f"always fires: the engine reserves {around.reserved:g} of the memory by itself",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from k3observe.config.errors import ConfigError, Problem
@@ -25,6 +26,7 @@ def run_tests(files: Sequence[Path]) -> tuple[bool, str]:
     return promtool("test", "rules", *map(str, files))
 
 
+@cache
 def program(name: str) -> Path:
     """Where a program is: a current one, else one as old as our output allows; BinaryMissingError says what to do."""
     try:

@@ -69,17 +69,6 @@ def test_a_bad_configuration_ends_with_2(k3observe: Run, config: Path) -> None:
     assert "k3observe.yaml:1: version: is not one of 1" in done.stderr
 
 
-def test_without_promtool_and_amtool_it_says_what_it_skipped(k3observe: Run, config: Path) -> None:
-    k3observe("render")
-    elsewhere = {"PATH": "/nonexistent", "K3OBSERVE_BIN": "/nonexistent", "K3OBSERVE_CACHE": "/nonexistent",
-                 "HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}  # fmt: skip
-    done = k3observe("check", env=elsewhere)
-    assert done.returncode == 0
-    if "skipped" in done.stderr:  # a checkout has its own programs in its cache
-        assert "skipped: promtool over" in done.stderr
-        assert "skipped: amtool over" in done.stderr
-
-
 @pytest.mark.parametrize(("argument", "message"), [
     ("nope", "k3observe: nope: does not exist"),
     (".", "k3observe: .: holds nothing to check: name a folder of rules or configurations"),

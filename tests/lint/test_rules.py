@@ -70,6 +70,7 @@ def test_found(check: str, expr: str) -> None:
     "histogram_quantile(0.9, rate(x_seconds_bucket[5m])) > 59",
     "histogram_quantile(0.9, sum by (a) (rate(native_histogram[5m]))) > 1",
     "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) > 0.95",
+    "DCGM_FI_DEV_FB_USED / 80e3 > 0.8 and delta(DCGM_FI_DEV_FB_USED[6h]) > 1000",
     "vllm:gpu_cache_usage_perc > 0.85",
     "max(load) / avg(load) > 1.5",
     "100 * avg(load) / max(load) > 50",
