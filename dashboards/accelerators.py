@@ -148,7 +148,8 @@ _ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panel
                "驱动统计的错误次数：XID、不可纠正 ECC、行重映射、错误码等。"),
           Query(f"sum by (service, instance, device, kind) (increase(k3:accelerator_errors:total{{I}}{_RATE})) > 0",
                 "{{instance}} {{device}} {{kind}}"),
-          needs=("accelerator_errors",), low=0, idle=Text("No errors in this time", "该时段没有错误")),
+          needs=("accelerator_errors",), alerts=("AcceleratorApplicationError",), low=0,
+          idle=Text("No errors in this time", "该时段没有错误")),
     Panel("acc-faults", "table", Text("Faults reported now", "当前故障码"),
           Text("Error codes of the maker that devices report now, and memory rows that could not be remapped.",
                "设备当前上报的厂商故障码，以及无法重映射的显存行。"),
@@ -170,6 +171,7 @@ BOARD = Board(
     "accelerators", Text("Accelerators", "加速卡"),
     Text("GPUs and NPUs: whether all are there and healthy, their memory, heat, power, errors and links.",
          "GPU 与 NPU：是否在位与健康，以及显存、温度、功耗、错误和链路。"),
-    services="k3:accelerators_visible:count", instances="k3:accelerators_visible:count", unowned=True,
+    subject="accelerators_visible", services="k3:accelerators_visible:count",
+    instances="k3:accelerators_visible:count", unowned=True,
     rows=(_TILES, _STATES, _MEMORY, _WORK, _CALLS, _ERRORS),
 )  # fmt: skip

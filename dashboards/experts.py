@@ -249,6 +249,7 @@ BOARD = Board(
          "and what it "
          "costs.",
          "哪个专家并行 rank 过热、在哪一层、从何时开始、是路由还是硬件原因，以及代价多大。"),
-    services="k3:expert_balance:ratio", instances="k3:engine_up:bool", engines=("requests_running", "kv_cache_usage"),
+    subject="expert_balance", services="k3:expert_balance:ratio", instances="k3:engine_up:bool",
+    engines=("requests_running", "kv_cache_usage"),
     rows=(_TILES, _WHICH, _MUCH, _WHERE, _WHY, _SKEW, _REBALANCES),
 )  # fmt: skip

@@ -173,7 +173,11 @@ def _panel(scope: Scope, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     if panel.kind == "table":
         overrides = list(_column_overrides(scope, panel, queries))
         found["transformations"] = _table_transformations(scope, panel, queries)
+    names = [scope.legend(panel, query.legend) for query in queries]
     for name, colour in panel.colours.items():
+        foreign = scope.language == "en" and not name.isascii()
+        if foreign or not any(legend.endswith((name, "}}")) for legend in names):
+            continue
         # the name alone, or behind that of its service
         overrides.append({"matcher": {"id": "byRegexp", "options": f"/(^| ){name}$/"},
                           "properties": [{"id": "color", "value": {"mode": "fixed",

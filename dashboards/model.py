@@ -120,6 +120,8 @@ class Board:
     rows: tuple[Row, ...]
     services: str = "k3:engine_up:bool"
     single: bool = False
+    subject: str = ""
+    """The signal without which there is nothing to show."""
     unowned: bool = False
     """Devices of no service are shown too."""
     instances: str = ""

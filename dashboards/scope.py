@@ -75,10 +75,22 @@ class Scope:
 
     def rows(self) -> Iterator[tuple[Row, list[Panel]]]:
         """Rows with the panels that stay; a row without any is left out."""
+        if self.board.subject and not self.has((self.board.subject,)):
+            yield Row((self._why_empty(),)), [self._why_empty()]
+            return
         for row in self.board.rows:
             panels = [panel for panel in row.panels if self.has(panel.needs)]
             if panels:
                 yield row, panels
+
+    def _why_empty(self) -> Panel:
+        """The one panel of a dashboard whose subject no service has: why, and what would change that."""
+        reasons = self._reasons((self.board.subject,))
+        lines = [f"{', '.join(services[:20])}: {reason}" for reason, services in reasons.items()]
+        return Panel(
+            f"{self.board.name}-empty", "text", Text("Nothing to show yet", "暂无可展示的内容"),
+            Text("No service of this stack has what this page shows.", "该集群没有任何服务提供本页所需的数据。"),
+            content=lambda plan: "\n\n".join(lines))  # fmt: skip
 
     def height(self, row: Row) -> int:
         """The height of a row in units of the grid."""
@@ -131,14 +143,14 @@ class Scope:
     def idle(self, panel: Panel) -> str:
         """What an empty panel says: nothing happens, and which services cannot show anything, and why."""
         lines = [self.text(panel.idle)]
-        for reason, services in self._reasons(panel).items():
+        for reason, services in self._reasons(panel.needs).items():
             lines.append(f"{', '.join(services[:5])}{' …' if len(services) > 5 else ''}: {reason}")
         return "\n".join(lines)
 
-    def _reasons(self, panel: Panel) -> dict[str, list[str]]:
+    def _reasons(self, needs: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for service in self.plan.services:
-            for signal in panel.needs:
+            for signal in needs:
                 gap = self.plan.why_not(service, signal)
                 if gap is not None:
                     fix = f" ({self.text(gap.fix)})" if gap.fix else ""

@@ -101,8 +101,7 @@ _LATENCY = (
                        "从请求到达到返回首个 token。中位数随提示词长度与排队上升；只有 p99 上升说明个别请求被饿死。接"
                        "着看排队时间。"),
                   "k3:time_to_first_token_seconds", "time_to_first_token",
-                  limits=(Limit("TimeToFirstTokenHigh", colour=RED),),
-                  alerts=("TimeToFirstTokenHigh", "SLOBurnRateFast", "SLOBurnRateSlow")),
+                  limits=(Limit("TimeToFirstTokenHigh", colour=RED),), alerts=("TimeToFirstTokenHigh",)),
         distribution("svc-ttft-heat", Text("Time to first token, distribution", "首 token 延迟分布"),
                      Text("How many requests per second fall into each bucket: two bands are two kinds of requests.",
                           "每个延迟区间每秒的请求数：出现两条带说明有两类请求。"),
@@ -130,7 +129,7 @@ _LATENCY = (
         quantiles("svc-latency-quantiles", Text("Request latency", "请求总延迟"),
                   Text("From the arrival of a request to its end; long outputs make it long.",
                        "从请求到达到结束；输出越长越久。"),
-                  "k3:request_latency_seconds", "request_latency"),
+                  "k3:request_latency_seconds", "request_latency", alerts=("RequestsTimedOut",)),
         distribution("svc-latency-heat", Text("Request latency, distribution", "请求总延迟分布"),
                      Text("Requests per second in each bucket.", "每个区间每秒的请求数。"),
                      "k3:request_latency_seconds", "request_latency"),
@@ -199,6 +198,22 @@ _ERRORS = Row(title=Text("Errors", "错误"), height=7, panels=(
           colours={"rejected": PURPLE, "拒绝": PURPLE}),
 ))  # fmt: skip
 
+_OBJECTIVES = Row(title=Text("Objectives", "SLO"), height=7, panels=(
+    graph("svc-burn", Text("Burn rate of the error budget", "错误预算消耗速率"),
+          Text("How many times faster than allowed the objectives were missed over an hour: at 1 the budget of 30 days "
+               "lasts 30 days, at 14.4 two days.",
+               "1 小时内未达标的速度是允许速度的多少倍：1 表示 30 天的预算正好用 30 天，14.4 表示两天耗尽。"),
+          Query("max by (slo) (k3:slo_bad:ratio_rate1h{S} / on (service, slo) group_left () "
+                "(max by (service, slo) (k3:slo_budget:ratio{S}) > 0))", "{{slo}}"),
+          needs=("slo_bad_ratio_1h", "slo_budget"), alerts=("SLOBurnRateFast", "SLOBurnRateSlow"), low=0,
+          limits=(Limit("SLOBurnRateFast", colour=RED), Limit("SLOBurnRateSlow"))),
+    graph("svc-budget", Text("Error budget left", "剩余错误预算"),
+          Text("What is left of the budget of 30 days; below zero the objective is missed.",
+               "30 天错误预算的剩余比例；低于 0 即未达成 SLO。"),
+          Query("min by (slo) (k3:slo_budget_remaining:ratio{S})", "{{slo}}"),
+          unit="percentunit", needs=("slo_budget_remaining",), high=1, limits=(Limit(value=0, colour=RED),)),
+))  # fmt: skip
+
 _LENGTHS = Row(title=Text("Lengths of requests", "请求长度"), collapsed=True, panels=(
     distribution("svc-prompt-length", Text("Prompt length", "提示词长度"),
                  Text("Prompt tokens of a request. Longer prompts need more KV cache and a longer prefill.",
@@ -229,5 +244,5 @@ BOARD = Board(
     Text("Traffic, latency, saturation and errors of one service.", "单个服务的流量、延迟、饱和度与错误。"),
     single=True,
     instances="k3:engine_up:bool", engines=("requests_running", "kv_cache_usage", "generated_tokens"),
-    rows=(_TILES, _TRAFFIC, *_LATENCY, *_SATURATION, _ERRORS, _LENGTHS, _DRAFTS),
+    rows=(_TILES, _TRAFFIC, *_LATENCY, *_SATURATION, _ERRORS, _OBJECTIVES, _LENGTHS, _DRAFTS),
 )  # fmt: skip
