@@ -105,8 +105,8 @@ def _serve(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    for collector in collectors:
-        collector.start()
+    if not _start(collectors):
+        return 1
     for listener in listeners:
         host, port = listener.getsockname()[:2]
         log.info("listening on %s", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -124,8 +124,8 @@ def _once(
 
     from k3observe.exporters import textfile
 
-    for collector in collectors:
-        collector.start()
+    if not _start(collectors):
+        return 1
     end = time.monotonic() + args.once_timeout
     while not all(collector.ready() for collector in collectors) and time.monotonic() < end:
         time.sleep(0.02)
@@ -143,6 +143,16 @@ def _once(
     return 1 if waiting else printed
 
 
+def _start(collectors: Sequence[Collector]) -> bool:
+    try:
+        for collector in collectors:
+            collector.start()
+    except (RuntimeError, MemoryError) as error:
+        _complain(f"cannot start: {error or 'out of memory'}: raise the limits of memory and threads")
+        return False
+    return True
+
+
 def _stop(collectors: Sequence[Collector]) -> None:
     """Ask the collectors to stop, in a thread of its own: one that hangs does not hold up the end."""
     import threading
@@ -152,8 +162,9 @@ def _stop(collectors: Sequence[Collector]) -> None:
             collector.stop()
 
     thread = threading.Thread(target=stop, daemon=True)
-    thread.start()
-    thread.join(STOP_SECONDS)
+    with contextlib.suppress(RuntimeError):  # out of threads; the process ends anyway
+        thread.start()
+        thread.join(STOP_SECONDS)
 
 
 def _leave(status: int) -> NoReturn:

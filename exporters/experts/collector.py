@@ -217,19 +217,22 @@ class ExpertsCollector:
                 # both tell of rearrangements: none so far is 0, so that the first one is an increase
                 self._count_rebalances(event.model, 0)
         elif isinstance(event, Rebalance):
-            self._count_rebalances(event.model, 1)
-            if event.seconds is not None:
-                with self._lock:
-                    self._rebalance_seconds[event.model] = event.seconds
+            self._count_rebalances(event.model, 1, event.seconds)
         else:
             with self._lock:
                 if len(self._devices) < MAX_DEVICES or (event.model, event.rank) in self._devices:
                     self._devices[event.model, event.rank] = event
 
-    def _count_rebalances(self, model: str, number: int) -> None:
+    def _count_rebalances(self, model: str, number: int, seconds: float | None = None) -> None:
+        """Count for the models named last: names come from what is read, and an engine may be given another model."""
         with self._lock:
-            if model in self._rebalances or len(self._rebalances) < MAX_MODELS:
-                self._rebalances[model] = self._rebalances.get(model, 0) + number
+            self._rebalances[model] = self._rebalances.pop(model, 0) + number
+            if seconds is not None:
+                self._rebalance_seconds[model] = seconds
+            if len(self._rebalances) > MAX_MODELS:
+                oldest = next(iter(self._rebalances))
+                del self._rebalances[oldest]
+                self._rebalance_seconds.pop(oldest, None)
 
     def _window_page(self) -> tuple[str, bytes]:
         return "application/json", counts.render(self._instance, self._clock(), self._window.loads())

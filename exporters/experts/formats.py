@@ -36,9 +36,11 @@ SKIP_AFTER_SECONDS = 60.0
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+# A line cut short by another process's holds the beginning of one and the whole of another: the name spans none.
 # vLLM 0.9.2 to 0.11.0, 0.11.2 to 0.13.0 (adds step and model), 0.14.1 on (adds the steps left; negative when late).
 _VLLM = re.compile(
-    r"EPLB step:(?: \d+ for model (?P<model>.{1,256}?):)? avg_tokens=(?P<avg>\d{1,18}(?:\.\d{1,18})?), "
+    r"EPLB step:(?: \d+ for model (?P<model>(?:(?!EPLB step:|: avg_tokens=).){1,256}):)? "
+    r"avg_tokens=(?P<avg>\d{1,18}(?:\.\d{1,18})?), "
     r"max_tokens=\d+, balancedness=(?P<value>\d\.\d+)(?P<left>, steps until the next rearrangement: -?\d+)?")
 _SGLANG = re.compile(
     rf"\[Expert Balancedness\].*?current_pass_balancedness={_NUMBER}(?:.*?gpu_physical_count_sum=(\d{{1,18}}))?")

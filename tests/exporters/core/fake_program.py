@@ -28,6 +28,8 @@ class Fake:
         self.renderings = 0
 
     def start(self) -> None:
+        if self._mode == "no threads":
+            threading._start_new_thread = _no_thread  # type: ignore[attr-defined]
         threading.Thread(target=self._read).start()  # not a daemon: a stuck driver call does not end by itself
 
     def _read(self) -> None:
@@ -59,6 +61,10 @@ class Fake:
         bad.add_metric((self.name, "0", label), self.renderings)  # type: ignore[arg-type]
         yield bad
         yield from source_families([self._status])
+
+
+def _no_thread(*_args: object) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def module(name: str) -> types.ModuleType:

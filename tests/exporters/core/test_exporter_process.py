@@ -348,3 +348,9 @@ def test_keep_alive_serves_several_scrapes_on_one_connection(run_fake: Run) -> N
         for _ in range(3):
             sock.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
             assert split(sock.recv(65536))[0] == 200
+
+
+def test_a_process_that_is_given_no_thread_says_so() -> None:
+    done = call("--collect=gpu", "--gpu.mode=no threads", "--web.listen-address=127.0.0.1:0")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1, "k3observe-exporter: cannot start: can't start new thread: raise the limits of memory and threads")

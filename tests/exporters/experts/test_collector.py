@@ -335,3 +335,11 @@ def test_bad_flags_end_the_program_with_2_and_a_sentence() -> None:
         capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
     assert done.stderr == "k3observe-exporter: --experts.log-file: is needed for --experts.source log\n"
+
+
+def test_rearrangements_are_kept_of_the_four_models_named_last() -> None:
+    events = [Rebalance(f"model-{index}", NOW, 1.0) for index in range(9)]
+    found = samples(*events, Rebalance("model-5", NOW), Rebalance("new", NOW))
+    assert found["k3_expert_rebalances_total"] == {
+        ("model-7",): 1, ("model-8",): 1, ("model-5",): 2, ("new",): 1}
+    assert set(found["k3_expert_rebalance_seconds"]) == {("model-7",), ("model-8",), ("model-5",)}

@@ -223,3 +223,9 @@ def test_what_is_read_line_by_line_is_read_from_a_block_of_other_lines_too(engin
     expected = [event for line in LINES[engine] for event in one_by_one.read(line, NOW)]
     assert list(at_once.read_block("\nan access log\n".join(LINES[engine]).encode(), NOW)) == expected
     assert len(expected) == {"vllm": 3, "vllm-ascend": 3, "sglang": 2}[engine]
+
+
+@pytest.mark.parametrize("cut", range(len(VLLM)))
+def test_a_line_written_into_the_middle_of_another_gives_no_other_name_than_its_own(cut: int) -> None:
+    events = list(reader().read(VLLM[:cut] + "(Worker pid=1) INFO " + VLLM, NOW))
+    assert {event.model for event in events if isinstance(event, BalanceReading)} <= {"moonshotai/Kimi-K3"}
