@@ -46,7 +46,7 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
             if path.startswith("kubernetes/") and not is_object(path):
                 continue
             click.echo(f"---\n# Source: {path}")
-            sys.stdout.buffer.write(content)
+            click.echo(content, nl=False)
         return 0
     if check or diff:
         return _compare(folder, files, wanted, diff)
