@@ -72,9 +72,15 @@ class WebConfig:
         if stamps != self._seen:
             self._seen = stamps
             try:
+                for path in self._loaded.files:
+                    if not path.is_file():  # to open a pipe could wait for ever
+                        raise WebConfigError(f"{path}: is gone, or no regular file")
                 loaded = _load(self._path)
                 if (loaded.tls is None) != (self._loaded.tls is None):
                     raise WebConfigError(f"{self._path}: tls_server_config: added or removed: restart the exporter")
+                if loaded.authenticate is None and self._loaded.authenticate is not None:
+                    # The file may just be written anew: what is not whole yet must not open the door.
+                    raise WebConfigError(f"{self._path}: basic_auth_users: removed: restart the exporter")
                 self._loaded = loaded
                 self._seen = _stamps(loaded.files)
                 self._log.info("read %s again", self._path)
@@ -151,6 +157,8 @@ def _tls(path: Path, node: Node) -> tuple[ssl.SSLContext, tuple[Path, ...]]:
     context.minimum_version = _VERSIONS[choose("min_version", _VERSIONS) if get("min_version") else "TLS12"]
     if get("max_version"):
         context.maximum_version = _VERSIONS[choose("max_version", _VERSIONS)]
+        if context.maximum_version < context.minimum_version:
+            raise fail("max_version", f"is less than min_version, {get('min_version') or 'TLS12'}")
     try:
         context.load_cert_chain(certificate, key_file, password=lambda: b"")
     except (OSError, ValueError) as error:
@@ -190,7 +198,7 @@ def _set_ciphers(path: Path, context: ssl.SSLContext, node: Node) -> None:
     try:
         if openssl:
             context.set_ciphers(":".join(openssl))
-    except ssl.SSLError:
+    except (ssl.SSLError, ValueError):
         raise WebConfigError(f"{where}: OpenSSL knows none of {', '.join(older)}") from None
 
 
