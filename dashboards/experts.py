@@ -14,8 +14,10 @@ _VARIANCE_WORST = f"max by (service) (k3:expert_load_variance_worst:ratio{_ALL})
 _LOAD = "max by (service, rank) (k3:expert_rank_load:ratio{S})"
 _HOT = "{limit ExpertRankOverloaded 1.5}"
 _OUTPUT = f"sum by (service) (rate(k3:generated_tokens:total{{S}}{_RATE}))"
-# one device of a rank for each instance of the service
-_DEVICE = 'max by (service, rank, device, uuid) (k3:expert_rank_device:info{S,uuid!=""})'
+# the devices of the ranks: a rank has one on each instance of the service
+_DEVICE = 'max by (service, rank, uuid) (k3:expert_rank_device:info{S,uuid!=""})'
+_PLACE = f"group by (service, instance, device, uuid) (k3:accelerator_memory_used:bytes{{S}}) * on (service, uuid)" \
+         f" group_left (rank) {_DEVICE}"
 _CHANGE = (
     f"({_BALANCE} - {_BALANCE.replace(_ALL, _ALL + ' offset 10m')})"
     " and on (service) sum by (service) (increase(k3:expert_rebalances:total{S}[10m])) > 0"
@@ -32,13 +34,18 @@ _NO_DEVICE = Text("The source does not say which device a rank runs on: --expert
                   "数据源未说明 rank 所在的卡，可用 --experts.rank-device 指定")  # fmt: skip
 
 
-def _on_device(value: str) -> str:
-    """A value of devices, by the rank that runs there."""
-    return f"{_DEVICE} * on (service, uuid) group_left () max by (service, uuid) ({value})"
-
-
 def _by_rank(value: str) -> str:
-    return f"max by (service, rank) ({_on_device(value)})"
+    """The highest value of the devices that a rank runs on."""
+    return f"max by (service, rank) ({_DEVICE} * on (service, uuid) group_left () max by (service, uuid) ({value}))"
+
+
+def _by_place(value: str, on: str = "service, uuid") -> str:
+    """A value by rank and device."""
+    return f"max by (service, rank, instance, device) ({_PLACE} * on ({on}) group_left () {value})"
+
+
+def _each(value: str) -> str:
+    return f"max by (service, uuid) ({value})"
 
 
 _POWER = "k3:accelerator_power:watts{S} / (k3:accelerator_power_limit:watts{S} > 0)"
@@ -172,21 +179,22 @@ _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题")
           Text("Hottest first. A throttled or hot device on the slow rank: the hardware. All devices alike: routing.",
                "按负载从高到低。慢 rank 的卡降频或过热：硬件问题；各卡状态一致：路由问题。"),
           (
-              Query(f"{_DEVICE} * on (service, rank) group_left () {_LOAD}", column=Text("Load", "负载"),
+              Query(_by_place(_LOAD, "service, rank"), column=Text("Load", "负载"),
                     limits=OVERLOADED, order="descending"),
-              Query(_on_device(_POWER), unit="percentunit", needs=("accelerator_power", "accelerator_power_limit"),
+              Query(_by_place(_each(_POWER)), unit="percentunit", needs=("accelerator_power",
+                                                                         "accelerator_power_limit"),
                     column=Text("Power", "功耗")),
-              Query(_on_device(_UTILIZATION), unit="percentunit", needs=("accelerator_utilization",),
+              Query(_by_place(_each(_UTILIZATION)), unit="percentunit", needs=("accelerator_utilization",),
                     column=Text("Utilisation", "利用率")),
-              Query(_on_device("k3:accelerator_temperature:celsius{S}"), unit="celsius",
+              Query(_by_place(_each("k3:accelerator_temperature:celsius{S}")), unit="celsius",
                     needs=("accelerator_temperature",), column=Text("Temperature", "温度"),
                     limits=(Limit("AcceleratorHot"),)),
-              Query(_on_device("k3:accelerator_throttled:bool{S}"), needs=("accelerator_throttled",),
+              Query(_by_place(_each("k3:accelerator_throttled:bool{S}")), needs=("accelerator_throttled",),
                     column=Text("Throttled", "降频"), unit="none",
                     limits=(Limit(value=1, colour=RED),)),
           ),
-          needs=("expert_rank_device", "expert_rank_load"),
-          columns={"rank": Text("Rank", "rank"), "device": Text("Device", "卡号"), "uuid": Text("UUID", "UUID"),
+          needs=("expert_rank_device", "expert_rank_load", "accelerator_memory_used"),
+          columns={"rank": Text("Rank", "rank"), "instance": Text("Node", "节点"), "device": Text("Device", "卡号"),
                    "service": Text("Service", "服务")},
           idle=_NO_DEVICE, width=2),
 ))  # fmt: skip
@@ -234,7 +242,8 @@ _REBALANCES = Row(title=Text("Rebalances", "重排"), height=8, panels=(
                "helped.",
                "重排后 10 分钟内，当前均衡度减去 10 分钟前的值：大于 0 说明有效。"),
           Query(_CHANGE, "{{service}}"), unit="percentunit", needs=("expert_balance", "expert_rebalances"),
-          idle=Text("No rebalance in this time", "该时段内没有重排")),
+          idle=Text("No rebalance in this time, or less than ten minutes of data before it",
+                    "该时段内没有重排，或之前的数据不足 10 分钟")),
     graph("ex-tokens", Text("Tokens in the window", "窗口内 token 数"),
           Text("Token assignments per layer in the window. With few tokens even a perfect router looks uneven.",
                "统计窗口内每层的 token 分配数。token 太少时即使路由完美也显得不均衡。"),

@@ -126,8 +126,8 @@ _OFFLOAD = Row(title=Text("Offloading and transfer", "卸载与传输"), collaps
 _NOTE = Panel(
     "kv-usage-bar", "bargauge", Text("Usage now", "当前使用率"),
     Text("The engines by how full they are now.", "按当前使用率排列的引擎。"),
-    (Query(f"sort_desc(max by (service, instance, engine) ({_USAGE}))", _OF_ENGINE),),
-    unit="percentunit", needs=("kv_cache_usage",), limits=USAGE, low=0, high=1, width=1,
+    (Query(f"sort_desc(max by (service, instance, engine) ({_USAGE}))", "{{instance}} / {{engine}}"),),
+    unit="percentunit", needs=("kv_cache_usage",), limits=USAGE, low=0, high=1, width=2,
 )  # fmt: skip
 
 BOARD = Board(

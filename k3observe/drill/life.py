@@ -57,6 +57,8 @@ def _cards(index: int, hot: bool, part: float, now: float) -> dict[str, object]:
     """Cards that compute draw power, cards that wait for another draw less; all of them look busy."""
     settings: dict[str, object] = {}
     throttled = index == 1 and 0.4 <= part < 0.65
+    if index == 0 and part >= 0.6:
+        settings["gpu.2.xid"] = "31"
     for card in range(8):
         power = 640.0 if hot and card == 3 else 430.0 if hot else 560.0
         power += wave(now, 30, -15, 15, card / 8)

@@ -31,7 +31,7 @@ const Charts = (() => {
     return {
       type: 'time', min: times[0], max: times[times.length - 1], splitNumber: 5,
       axisLine: { lineStyle: { color: css('--line') } }, axisTick: { show: false }, splitLine: { show: false },
-      axisLabel: { ...text(), hideOverlap: true, formatter: ms => clock(ms, span) },
+      axisLabel: { ...text(), hideOverlap: true, showMaxLabel: false, formatter: ms => clock(ms, span) },
     };
   }
 
@@ -194,5 +194,8 @@ const Charts = (() => {
     };
   }
 
-  return { timeseries, heatmap, 'state-timeline': states, gauge, colourOf };
+  const kinds = { timeseries, heatmap, 'state-timeline': states, gauge };
+  const option = (panel, page) => ({ textStyle: { fontFamily: getComputedStyle(document.body).fontFamily }, ...kinds[panel.type](panel, page) });
+
+  return { option, colourOf };
 })();

@@ -128,7 +128,7 @@ const Panels = (() => {
     holder.append(box);
     if (panel.type === 'timeseries') legend(panel, holder, page);
     const chart = echarts.init(box, null, { renderer: 'canvas' });
-    chart.setOption(Charts[panel.type](panel, page));
+    chart.setOption(Charts.option(panel, page));
     return chart;
   }
 
