@@ -51,16 +51,16 @@ class TestWithPrograms:
         (tmp_path / "bad.yml").write_text(RULES.replace("expr", "for: 5 minutes, expr"))
         findings, skipped = external(found(tmp_path))
         assert [(Path(finding.file).name, finding.check) for finding in findings] == [("bad.yml", "promtool/rules")]
-        assert "not a valid duration" in findings[0].what
+        assert "duration" in findings[0].what
         assert skipped == []
 
     def test_a_secret_that_lies_on_the_server_is_no_finding(self, tmp_path: Path) -> None:
         (tmp_path / "prometheus.yml").write_text(
-            "scrape_configs: [{job_name: a, tls_config: {ca_file: /nonexistent/ca.pem}}]")
+            "scrape_configs: [{job_name: a, authorization: {credentials_file: /nonexistent/token}}]")
         findings, skipped = external(found(tmp_path))
         assert findings == []
         assert skipped[0].startswith(f"{tmp_path}/prometheus.yml: promtool checked its syntax only: ")
-        assert "/nonexistent/ca.pem" in skipped[0]
+        assert "/nonexistent/token" in skipped[0]
 
     def test_a_snippet_without_a_root_receiver_is_not_given_to_amtool(self, tmp_path: Path) -> None:
         (tmp_path / "route.yml").write_text("route: {routes: [{receiver: a}]}\nreceivers: [{name: a}]\n")
