@@ -146,7 +146,10 @@ _ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panel
     graph("acc-errors", Text("Errors by kind", "错误（按类型）"),
           Text("Errors counted by the driver in the shown interval: XIDs, uncorrectable ECC, remaps, error codes.",
                "驱动统计的错误次数：XID、不可纠正 ECC、行重映射、错误码等。"),
-          Query(f"sum by (service, instance, device, kind) (increase(k3:accelerator_errors:total{{I}}{_RATE})) > 0",
+          # a kind appears with its first event, which is no increase yet
+          Query(f"sum by (service, instance, device, kind) (increase(k3:accelerator_errors:total{{I}}{_RATE})"
+                " > 0 or (k3:accelerator_errors:total{I}"
+                " unless k3:accelerator_errors:total{I} offset $__rate_interval) > 0)",
                 "{{instance}} {{device}} {{kind}}"),
           needs=("accelerator_errors",), alerts=("AcceleratorApplicationError",), low=0,
           idle=Text("No errors in this time", "该时段没有错误")),

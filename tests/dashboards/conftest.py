@@ -1,0 +1,29 @@
+"""A real Prometheus that scrapes the simulated stack, shared by the tests that ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from k3observe.drill.servers import Server
+from k3observe.plan import Plan
+from k3observe.preview.demo import simulated
+
+
+@pytest.fixture(scope="session")
+def told(
+    c_compiler: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[Plan, Server]]:
+    """vLLM, SGLang and MindIE services with their sidecars, after their story of a minute was told."""
+    request.getfixturevalue("prometheus_of_today")
+    with simulated(tmp_path_factory.mktemp("simulated"), "en", seconds=60) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def prometheus_of_today() -> Path:
+    from tests.conftest import _program
+
+    return _program("prometheus", "3.5")
