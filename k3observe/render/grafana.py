@@ -31,7 +31,7 @@ def _provisioning(plan: Plan) -> Iterator[tuple[str, bytes]]:
         "type": "prometheus",
         "uid": DATASOURCE_UID,
         "access": "proxy",
-        "url": "http://prometheus:9090" if config.outputs.compose else "http://127.0.0.1:9090",
+        "url": "http://127.0.0.1:9090",
         # $__rate_interval is four of these: recorded counters move once an evaluation
         "jsonData": {"httpMethod": "POST", "timeInterval": str(interval)},
     }
