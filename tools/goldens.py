@@ -17,7 +17,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "tests" / "golden"
 CONFIG = "k3observe.yaml"
 LISTING = "files.txt"
 _KEPT = re.compile(
-    r"prometheus/(prometheus\.yml|[^/]*-scrape\.yml|targets/.*|rules/.*-alerts-engine\.yml)|alertmanager/.*")
+    r"prometheus/(prometheus(-\d+)?\.yml|[^/]*-scrape\.yml|targets/.*|rules/.*-alerts-engine\.yml)|alertmanager/.*"
+    r"|kubernetes/(?!dashboard-|prometheusrules|alertmanager)[^/]*|kubernetes/[^/]+/.*|compose/.*|systemd/.*")
 
 
 def names() -> list[str]:
