@@ -10,7 +10,7 @@ from k3observe.catalogue.model import Text
 from k3observe.dashboards.model import Board, Limit, Panel, Query, Row
 from k3observe.plan import Plan, Settings
 from k3observe.render.selector import one_of, quoted
-from k3observe.render.template import number
+from k3observe.render.template import number, shown
 
 COLUMNS = 24
 _SELECTOR = re.compile(r"\{([SIE])([,}])")
@@ -97,8 +97,13 @@ class Scope:
         return row.height + (min(10, len(self.plan.services)) if row.lines else 0)
 
     def limits(self, limits: Sequence[Limit]) -> list[tuple[float, str]]:
-        """Numbers and colours of limits, ascending, each number once; alerts that are not armed give none."""
-        return sorted({value: limit.colour for limit in limits for value in self._values(limit)}.items())
+        """Numbers and colours of limits, ascending.
+
+        One that services have different numbers for gives none: the value of whichever is chosen would be judged by
+        that of another.
+        """
+        alike = ((limit, self._values(limit)) for limit in limits)
+        return sorted({next(iter(found)): limit.colour for limit, found in alike if len(found) == 1}.items())
 
     def drawn(self, panel: Panel) -> tuple[list[tuple[float, str]], list[tuple[Query, str]]]:
         """The limits of a graph: those that hold for every service, and lines for those of some services only.
@@ -115,9 +120,13 @@ class Scope:
             for value, services in sorted(values.items())[:6]:
                 chosen = f"k3:engine_up:bool{{S,service=~{one_of(services)}}}"
                 name = {"en": "limit", "zh-CN": "阈值"}[self.language]
-                line = Query(f"{number(value)} * group({chosen})", f"{name} {number(value)}")
-                lines.append((line, limit.colour))
+                lines.append((Query(f"{number(value)} * group({chosen})", f"{name} {self._shown(limit, value)}"),
+                              limit.colour))  # fmt: skip
         return sorted(common.items()), lines
+
+    def _shown(self, limit: Limit, value: float) -> str:
+        alert = self.plan.pack.alerts.get(limit.alert)
+        return shown(value, alert.unit) if alert else number(value)
 
     def _values(self, limit: Limit) -> dict[float, list[str]]:
         """The numbers of a limit, and the services that have each."""

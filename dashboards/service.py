@@ -211,7 +211,8 @@ _OBJECTIVES = Row(title=Text("Objectives", "SLO"), height=7, panels=(
           Text("What is left of the budget of 30 days; below zero the objective is missed.",
                "30 天错误预算的剩余比例；低于 0 即未达成 SLO。"),
           Query("min by (slo) (k3:slo_budget_remaining:ratio{S})", "{{slo}}"),
-          unit="percentunit", needs=("slo_budget_remaining",), high=1, limits=(Limit(value=0, colour=RED),)),
+          unit="percentunit", needs=("slo_budget_remaining",), high=1, limits=(Limit(value=0, colour=RED),),
+          idle=Text("No hour of traffic has passed yet", "流量尚未满 1 小时")),
 ))  # fmt: skip
 
 _LENGTHS = Row(title=Text("Lengths of requests", "请求长度"), collapsed=True, panels=(

@@ -50,6 +50,12 @@ def prometheus_bin(toolset: Release) -> Path:
 
 
 @pytest.fixture(scope="session")
+def prometheus_of_today() -> Path:
+    """For tests to which it does not matter which one it is."""
+    return _program("prometheus", "3.5")
+
+
+@pytest.fixture(scope="session")
 def alertmanager_bin(toolset: Release) -> Path:
     return _program("alertmanager", toolset)
 

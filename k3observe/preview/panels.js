@@ -129,6 +129,7 @@ const Panels = (() => {
     if (panel.type === 'timeseries') legend(panel, holder, page);
     const chart = echarts.init(box, null, { renderer: 'canvas' });
     chart.setOption(Charts.option(panel, page));
+    card.dataset.shapes = chart.getZr().storage.getDisplayList(true).length;
     return chart;
   }
 

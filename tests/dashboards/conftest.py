@@ -14,16 +14,9 @@ from k3observe.preview.demo import simulated
 
 @pytest.fixture(scope="session")
 def told(
-    c_compiler: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    c_compiler: Path, prometheus_of_today: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Plan, Server]]:
     """vLLM, SGLang and MindIE services with their sidecars, after their story of a minute was told."""
-    request.getfixturevalue("prometheus_of_today")
     with simulated(tmp_path_factory.mktemp("simulated"), "en", seconds=60) as running:
         yield running
 
-
-@pytest.fixture(scope="session")
-def prometheus_of_today() -> Path:
-    from tests.conftest import _program
-
-    return _program("prometheus", "3.5")

@@ -29,7 +29,7 @@ EMPTY = {
     "kv-offload-bytes": "Nothing is offloaded",
     "kv-transfer-failures": "No transfer has failed",
     "svc-acceptance": "Nothing is drafted",
-    "svc-budget": "No traffic",
+    "svc-budget": "No hour of traffic",
 }
 """Panels that the simulated stack leaves empty, and what they then say."""
 
