@@ -191,6 +191,9 @@ class ExpertsCollector:
         loads, problems = add_up(windows)
         for problem in problems:
             self._say(problem)
+        if len(names := list(dict.fromkeys(part.model for part in loads))) > MAX_MODELS:
+            self._say(f"peers have more than {MAX_MODELS} models: those after {names[MAX_MODELS - 1]!r} are left out")
+            loads = [part for part in loads if part.model in names[:MAX_MODELS]]
         readings = self._window.readings()
         yield from report(all_phases(loads), readings, self._options)
         models = dict.fromkeys([*(part.model for part in loads), *(reading.model for reading in readings)])

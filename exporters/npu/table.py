@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 MAX_DEVICES = 256
 MAX_MEGABYTES = 1 << 26
+MAX_ROW = 4096
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -153,7 +154,7 @@ def parse(text: str) -> Table:
 
 def _row(body: str) -> FirstRow | SecondRow | Process | None:
     """Return the row that ``body``, from its first ``|`` on, is; None when it is none or not closed."""
-    if not body.endswith("|"):
+    if not body.endswith("|") or len(body) > MAX_ROW:
         return None
     cells = [cell.strip() for cell in body[1:-1].split("|")]
     return _cells(cells) or _cells(cells[:-1])  # a build may have a column more at the end

@@ -9,6 +9,7 @@ import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
@@ -343,3 +344,19 @@ def test_rearrangements_are_kept_of_the_four_models_named_last() -> None:
     assert found["k3_expert_rebalances_total"] == {
         ("model-7",): 1, ("model-8",): 1, ("model-5",): 2, ("new",): 1}
     assert set(found["k3_expert_rebalance_seconds"]) == {("model-7",), ("model-8",), ("model-5",)}
+
+
+def test_a_peer_that_lies_adds_no_more_than_three_models() -> None:
+    class Liar:
+        reasons = ()
+
+        def windows(self) -> list[tuple[ExpertLoads, ...]]:
+            return [tuple(replace(loads([[1, 2]]), model=f"m{index}") for index in range(16))]
+
+    collector = ExpertsCollector(
+        Told(loads([[1, 2]])), Liar(), LOG,  # type: ignore[arg-type]
+        instance="me", window_seconds=300, options=Options(0), clock=lambda: NOW)
+    collector._source.start(collector._take, collector._source_status, LOG)  # type: ignore[union-attr, arg-type]
+    models = {sample.labels["model_name"] for metric in collector.collect() for sample in metric.samples
+              if "model_name" in sample.labels}
+    assert models == {"K3", "m0", "m1", "m2"}

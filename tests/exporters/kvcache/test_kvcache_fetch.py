@@ -126,7 +126,7 @@ def test_https_is_verified_with_the_given_authority_or_explicitly_not_at_all(
     with pytest.raises(ValueError, match="/nonexistent: cannot be used"):
         client_context(type(ca)("/nonexistent"), False)
     plain = run_engine(b"a 1\n")
-    assert refused(plain, context=client_context(None, True)) in ("tls", "timeout", "connect")
+    assert refused(plain, 0.5, context=client_context(None, True)) in ("tls", "timeout", "connect")
 
 
 def test_an_engine_that_asks_for_a_client_certificate_gets_it(

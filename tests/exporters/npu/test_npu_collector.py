@@ -273,16 +273,16 @@ def test_every_source_error_that_can_be_named_starts_at_0(rig: Start) -> None:
 
 
 def test_at_most_40_series_a_device_when_everything_is_wrong(rig: Start) -> None:
-    state = npu_smi.cards("A3", 8)
+    state = npu_smi.cards("A3", 2)
     for card in state["npus"]:
         for chip in card["chips"]:
             chip |= {"health": "Critical", "codes": [f"0x{n:08X}" for n in range(30)], "ecc": [9, 9]}
     r = rig(state)
-    r.until(lambda: r.of("ecc_errors_total", "7-1", type="corrected") == 9
-            and r.of("fault", "7-1", code="0x00000007") == 1, 30)
+    r.until(lambda: r.of("ecc_errors_total", "1-1", type="corrected") == 9
+            and r.of("fault", "1-1", code="0x00000007") == 1, 30)
     series = Counter(
         dict(labels)["device"] for samples in r.samples().values() for labels in samples if "device" in dict(labels))
-    assert len(series) == 16
+    assert len(series) == 4
     assert max(series.values()) <= exposition.MAX_SERIES
     assert max(series.values()) == 24
 
