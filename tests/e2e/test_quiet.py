@@ -70,6 +70,7 @@ def services(everything: ExitStack, shared: Path, folder: Path) -> tuple[list[di
     npus = everything.enter_context(stack.mindie(folder / "m", "healthy-mindie"))
     sglang = everything.enter_context(stack.sglang(folder / "s", "healthy-sglang"))
     restarts = everything.enter_context(stack.vllm(folder / "r", "restarting", replicas=1, sidecars=False))
+    healthy.config["alerts"] = {"RequestsTimedOut": {"params": {"timeout": 30}}}
     found = [healthy.config, npus.config, sglang.config, restarts.config]
     for name, engine, version, capture in (
         ("idle", "vllm", "0.33", "vllm-0.33.0.prom"),
@@ -107,8 +108,10 @@ def test_nothing_but_the_watchdog_fires_over_healthy_idle_and_restarting_service
             time.sleep(2)
             assert fired(room) <= {"Watchdog"}, room.states()
         groups = room.prometheus.get_json("/api/v1/rules")["data"]["groups"]
-        alerts = [rule for group in groups for rule in group["rules"]]
-        assert not [(rule["name"], rule["lastError"]) for rule in alerts if rule["health"] == "err"]
+        found = [rule for group in groups for rule in group["rules"]]
+        assert not [(rule["name"], rule["lastError"]) for rule in found if rule["health"] == "err"]
+        armed = {rule["name"] for rule in found if rule["type"] == "alerting"}
+        assert armed == set(settings())
         healthy.inject("gone")
         servers.wait_until(lambda: "EngineDown" in fired(room), "EngineDown: the alerts were awake", 120)
         assert room.prometheus.query('resets(vllm:generation_tokens_total{service="restarting"}[1h]) > 0')
