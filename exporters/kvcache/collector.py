@@ -126,7 +126,8 @@ class KvCacheCollector:
         key = (reading.model_name, reading.engine)
         if reading.queries is None:
             return _Row(reading, None, {})
-        counters = self._counters[key] = self._counters.pop(key, None) or Counters(self._interval)
+        counters = self._counters.pop(key) if key in self._counters else Counters(self._interval)
+        self._counters[key] = counters
         if len(self._counters) > _MAX_FOLLOWED:
             del self._counters[next(iter(self._counters))]  # the one that was not seen for longest
         totals = counters.add(now, reading.queries, reading.hits, start_time)
