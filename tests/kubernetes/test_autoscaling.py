@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k3observe.config.errors import ConfigError
 from tests.kubernetes.conftest import Render, objects, stack
 
 LABELS = 'stack="kimi-k3", service="kimi-k3"'
@@ -93,3 +94,9 @@ def test_a_group_of_sglang_nodes_is_one_replica(rendered: Render) -> None:
     sglang = {"engine": {"name": "sglang", "version": "0.5.23"}, "sidecar": {"collect": []},
               "discovery": {"kubernetes": {"workload": {"kind": "LeaderWorkerSet", "size": 4}}}}  # fmt: skip
     assert queries(rendered, **sglang)["load"].endswith("/ 4")
+
+
+def test_an_engine_that_tells_no_load_is_not_scaled_blindly(rendered: Render) -> None:
+    service = {"engine": {"name": "generic", "version": None, "args": None}, "sidecar": {"collect": []}}
+    with pytest.raises(ConfigError, match="tells neither load nor a queue"):
+        queries(rendered, **service)

@@ -16,7 +16,7 @@ ENGINES = {
                     "accelerators": {"kind": "ascend", "per_node": 16}, "sidecar": {"collect": ["npu", "experts"]}},
     "mindie": {"engine": {"name": "mindie"}, "accelerators": {"kind": "ascend", "per_node": 8},
                "sidecar": {"collect": ["npu", "kv-cache"]}},
-    "generic": {"engine": {"name": "generic", "version": None}},
+    "generic": {"engine": {"name": "generic", "version": None}, "replicas": {"max": None}},
 }  # fmt: skip
 WORKLOADS = ({"kind": "LeaderWorkerSet", "size": 2}, {"kind": "Deployment"}, {"kind": "StatefulSet"})
 
@@ -24,11 +24,11 @@ WORKLOADS = ({"kind": "LeaderWorkerSet", "size": 2}, {"kind": "Deployment"}, {"k
 @pytest.mark.parametrize(("engine", "workload"), list(zip(ENGINES, WORKLOADS * 3, strict=False)))
 def test_every_object_of_each_engine_validates(rendered: Render, engine: str, workload: dict) -> None:
     kind = {"discovery": {"kubernetes": {"workload": workload}}}
-    config = stack(ENGINES[engine] | kind, {"kubernetes": {"autoscaling": {"kind": "hpa", "memory": 0.97}}})
-    found = objects(rendered(config))
+    autoscaling = None if engine == "generic" else {"kind": "hpa", "memory": 0.97}
+    found = objects(rendered(stack(ENGINES[engine] | kind, {"kubernetes": {"autoscaling": autoscaling}})))
     assert problems(found) == []
-    assert {"PodMonitor", "PrometheusRule", "Secret", "ConfigMap", "NetworkPolicy", "HorizontalPodAutoscaler"} <= {
-        item["kind"] for item in found}  # fmt: skip
+    expected = {"PodMonitor", "PrometheusRule", "Secret", "ConfigMap", "NetworkPolicy"}
+    assert expected | ({"HorizontalPodAutoscaler"} if autoscaling else set()) <= {item["kind"] for item in found}
 
 
 @pytest.mark.parametrize(("kubernetes", "version"), [

@@ -50,7 +50,8 @@ def test_each_target_is_scraped_by_exactly_one_shard(prometheus_bin: Path, tmp_p
         write(render_all(plan_of(config, tmp_path)), tmp_path)
         shards: list[Server] = [
             running.enter_context(prometheus(
-                prometheus_bin, tmp_path / "prometheus" / f"prometheus-{shard}.yml", tmp_path / f"data-{shard}"))
+                prometheus_bin, tmp_path / "prometheus" / f"prometheus-{shard}.yml", tmp_path / f"data-{shard}",
+                arguments=["--storage.remote.flush-deadline=1s"]))
             for shard in range(2)
         ]  # fmt: skip
 

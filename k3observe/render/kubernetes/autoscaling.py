@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from k3observe.config.errors import ConfigError, Problem
 from k3observe.config.model import Autoscaling, Service, Workload
 from k3observe.plan import Plan
 from k3observe.render.kubernetes.component import LWS_API
@@ -22,6 +23,8 @@ from k3observe.render.text import header, to_yaml
 
 _LONGEST_PERIOD, _LONGEST_WINDOW = 1800, 3600
 """Bounds of the HPA's own fields periodSeconds and stabilizationWindowSeconds."""
+
+_MEMORY = ("saturation", "accelerator_memory_usage")
 
 _NOTE = """\
 Each metric is the work of the whole service, divided by what one replica may carry (AverageValue): replicas follow it
@@ -54,7 +57,10 @@ def scaled(plan: Plan) -> Iterator[tuple[Service, Workload, Autoscaling]]:
 
 
 def metrics(plan: Plan, service: Service, workload: Workload, autoscaling: Autoscaling) -> list[Metric]:
-    """What the replicas follow: saturation, queue, and memory only while saturation is near its limit too."""
+    """What the replicas follow: saturation, queue, and memory only while saturation is near its limit too.
+
+    Raises ConfigError where the engine tells none of them.
+    """
     stack, names = plan.config.stack, f"stack={quoted(plan.config.stack)}, service={quoted(service.name)}"
     # pods of one replica are several targets where each serves an API (SGLang)
     pods = workload.size if service.engine.name == "sglang" else 1
@@ -63,16 +69,24 @@ def metrics(plan: Plan, service: Service, workload: Workload, autoscaling: Autos
     limit = autoscaling.saturation
     facts = plan.facts[service.name]
     waiting = autoscaling.waiting or max(4.0, 0.5 * (facts["max_num_seqs"] or 0))
-    found = [
-        Metric(dns_name("k3", stack, service.name, "load").replace("-", "_"), f"{saturation} * {replicas}", limit),
-        Metric(dns_name("k3", stack, service.name, "waiting").replace("-", "_"),
-               f"sum(k3:requests_waiting:count{{{names}}})", waiting),
-    ]  # fmt: skip
-    if autoscaling.memory is not None:
+
+    def metric(what: str, query: str, per_replica: float) -> Metric:
+        return Metric(dns_name("k3", stack, service.name, what).replace("-", "_"), query, per_replica)
+
+    found = []
+    if plan.has(service.name, "saturation"):
+        found.append(metric("load", f"{saturation} * {replicas}", limit))
+    if plan.has(service.name, "requests_waiting"):
+        found.append(metric("waiting", f"sum(k3:requests_waiting:count{{{names}}})", waiting))
+    if autoscaling.memory is not None and all(plan.has(service.name, need) for need in _MEMORY):
         memory = f"max(k3:accelerator_memory_usage:ratio{{{names}}}) > {autoscaling.memory:g}"
         busy = f"{saturation} > {0.75 * limit:g}"
         query = f"(({memory}) and ({busy})) * 0 + {replicas} + {service.replicas.step} or {replicas}"
-        found.append(Metric(dns_name("k3", stack, service.name, "memory").replace("-", "_"), query, 1.0))
+        found.append(metric("memory", query, 1.0))
+    if not found:
+        raise ConfigError([Problem(f"the service {service.name} tells neither load nor a queue to scale by",
+                                   ("outputs", "kubernetes", "autoscaling"), autoscaling.kind,
+                                   "see `k3observe explain`, or leave out its replicas.max")])  # fmt: skip
     return found
 
 
