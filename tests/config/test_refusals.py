@@ -113,6 +113,9 @@ REFUSALS = {
     "a misspelt key of an alert": (
         SMALLEST + "alerts: {KVCacheUsageHigh: {treshold: 0.9}}\n",
         "k3.yaml:7: alerts.KVCacheUsageHigh.treshold: is no known field: did you mean 'threshold'?"),
+    "a webhook without a place": (
+        SMALLEST + "notify: {receivers: {ops: {webhook: {send_resolved: false}}}}\n",
+        "k3.yaml:7: notify.receivers.ops.webhook: needs either url or url_file: {'send_resolved': False}"),
     "a misspelt key of a receiver": (
         SMALLEST + 'notify: {receivers: {ops: {webhook: {ulr: "http://a"}}}}\n',
         "k3.yaml:7: notify.receivers.ops.webhook.ulr: is no known field: did you mean 'url'?"),

@@ -53,9 +53,10 @@ def test_the_schema_and_the_loader_refuse_the_same_mistakes(schema: dict[str, An
         loads(text)
 
 
-def test_every_field_of_the_schema_that_needs_one_has_a_type_or_a_reference(schema: dict[str, Any]) -> None:
-    for name, section in schema["$defs"].items():
-        for field, value in section.get("properties", {}).items():
+def test_every_field_of_the_schema_has_a_meaning_and_a_type(schema: dict[str, Any]) -> None:
+    for name, section in {**schema["$defs"], "Config": schema}.items():
+        for field, value in section["properties"].items():
+            assert value.get("description"), f"{name}.{field}"
             assert {"type", "$ref", "anyOf", "enum", "const"} & value.keys(), f"{name}.{field}"
 
 

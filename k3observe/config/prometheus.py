@@ -1,0 +1,70 @@
+"""The Prometheus that reads the bundle, and where it writes samples to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from k3observe.config.errors import FieldError
+from k3observe.config.section import Section
+from k3observe.config.values import AbsolutePath, Duration, EngineVersion, HeaderName, LabelValue, Target, Url
+
+
+class Queue(Section):
+    """How samples wait for a store; what is left out is Prometheus's default."""
+
+    capacity: int | None = Field(None, ge=1, description="Samples that wait, each shard")
+    max_shards: int | None = Field(None, ge=1, description="Parallel senders")
+    max_samples_per_send: int | None = Field(None, ge=1, description="Samples of one request")
+    batch_send_deadline: Duration | None = Field(None, description="Longest wait for a full request")
+    max_backoff: Duration | None = Field(None, description="Longest pause between two attempts")
+
+
+class RemoteWrite(Section):
+    """A store that receives the samples: Mimir, Thanos Receive, VictoriaMetrics or a managed service."""
+
+    url: Url = Field(description="Where samples are pushed to")
+    basic_auth_user: str | None = Field(None, description="User of basic authentication")
+    password_file: AbsolutePath | None = Field(None, description="File with that user's password")
+    bearer_token_file: AbsolutePath | None = Field(None, description="File with a bearer token")
+    tls_ca_file: AbsolutePath | None = Field(None, description="CA that signed the store's certificate")
+    headers: dict[HeaderName, LabelValue] = Field({}, description="Headers of each request, e.g. {X-Scope-OrgID: k3}")
+    series: Literal["all", "recorded"] = Field("all", description="recorded: only k3: series, alerts and up")
+    queue: Queue = Field(Queue(), description="How samples wait for the store")
+
+    @model_validator(mode="after")
+    def _authenticates_one_way(self) -> RemoteWrite:
+        if bool(self.basic_auth_user) != bool(self.password_file):
+            raise ValueError("basic auth needs both basic_auth_user and password_file")
+        if self.password_file and self.bearer_token_file:
+            raise ValueError("takes basic auth or a bearer token, not both")
+        return self
+
+
+class Prometheus(Section):
+    """The Prometheus that reads the bundle."""
+
+    version: EngineVersion = Field("2.42", description="Its version, in quotes: nothing newer is rendered")
+    scrape_interval: Duration = Field(Duration("15s"), description="1s to 10m; windows hold at least 4 of it")
+    scrape_timeout: Duration | None = Field(None, description="Default the interval, at most 10s")
+    evaluation_interval: Duration = Field(Duration("15s"), description="How often rules are evaluated, 1s to 10m")
+    shards: int = Field(1, ge=1, le=64, description="Servers among which the targets are divided")
+    alertmanagers: list[Target] = Field(["127.0.0.1:9093"], description="Where alerts are sent to")
+    remote_write: list[RemoteWrite] = Field([], description="Stores that receive the samples")
+
+    @model_validator(mode="after")
+    def _timeout_fits(self) -> Prometheus:
+        for name in ("scrape_interval", "evaluation_interval"):
+            if not 1 <= getattr(self, name).seconds <= 600:
+                raise FieldError("is outside 1s to 10m", (name,), str(getattr(self, name)))
+        if self.timeout.seconds > self.scrape_interval.seconds:
+            raise FieldError(
+                f"is longer than scrape_interval {self.scrape_interval}, which Prometheus refuses",
+                ("scrape_timeout",), str(self.timeout), f"use at most {self.scrape_interval}")  # fmt: skip
+        return self
+
+    @property
+    def timeout(self) -> Duration:
+        """The scrape timeout: as given, else the interval, at most 10 s."""
+        return self.scrape_timeout or Duration.of(min(10, self.scrape_interval.seconds))
