@@ -206,7 +206,7 @@ def _no_source(signal: str, engine: str) -> tuple[Text, Text | None]:
         return reason, Text("give the sidecar's /metrics too (port 19303), or that of dcgm-exporter or npu-exporter",
                             "请同时提供 sidecar（19303 端口）或 dcgm-exporter、npu-exporter 的 /metrics")  # fmt: skip
     if signal.startswith("expert"):
-        return reason, Text("give the sidecar's /metrics too (port 19303), with --collector.experts on",
+        return reason, Text("give the sidecar's /metrics too (port 19303), with experts in its --collect",
                             "请同时提供启用了 experts 采集器的 sidecar 的 /metrics（19303 端口）")  # fmt: skip
     if engine:
         return Text(f"{engine} has no metric for {signal}", f"{engine} 没有 {signal} 的指标"), None
