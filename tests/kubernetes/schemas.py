@@ -102,7 +102,7 @@ _ENDPOINT = {"port", "portNumber", "path", "interval", "scrapeTimeout", "honorLa
 _VICTORIA = {
     "VMRule": {"groups"},
     "VMPodScrape": {"selector", "namespaceSelector", "podMetricsEndpoints"},
-    "VMScrapeConfig": {"path", "scrapeInterval", "scrapeTimeout", "honorLabels", "honorTimestamps", "scheme",
+    "VMScrapeConfig": {"path", "interval", "scrapeTimeout", "honorLabels", "honorTimestamps", "scheme",
                        "staticConfigs", "fileSDConfigs", "dnsSDConfigs", "relabelConfigs", "metricRelabelConfigs",
                        "tlsConfig"},
 }  # fmt: skip

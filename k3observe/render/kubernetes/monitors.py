@@ -86,7 +86,8 @@ def _outside(plan: Plan) -> Iterator[Object]:
             "honorLabels": False,
         }
         if "scheme" in job:
-            spec["scheme"] = str(job["scheme"]).upper()
+            upper = settings(config).operator == "prometheus"
+            spec["scheme"] = str(job["scheme"]).upper() if upper else job["scheme"]
             if "tls_config" in job:
                 spec["tlsConfig"] = {"ca": {"secret": {"name": dns_name(job["job_name"], "ca"), "key": "ca.crt"}}}
         if "honor_timestamps" in job:
@@ -107,8 +108,8 @@ def _outside(plan: Plan) -> Iterator[Object]:
 def _vm_scrape(config: Config, name: str, spec: Object) -> Object:
     """The same as the VictoriaMetrics operator has it."""
     names = {
-        "metricsPath": "path", "relabelings": "relabelConfigs", "metricRelabelings": "metricRelabelConfigs",
-        "fileSDConfigs": "fileSDConfigs", "dnsSDConfigs": "dnsSDConfigs",
+        "metricsPath": "path", "scrapeInterval": "interval", "relabelings": "relabelConfigs",
+        "metricRelabelings": "metricRelabelConfigs",
     }  # fmt: skip
     return {
         **named(config, "operator.victoriametrics.com/v1beta1", "VMScrapeConfig", name),

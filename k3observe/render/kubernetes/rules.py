@@ -34,10 +34,10 @@ def _object(config: Config, path: str, text: str) -> str:
 
 
 def mimir(config: Config, bundle: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """All groups as one namespace of Mimir's ruler, for ``mimirtool rules sync``."""
+    """All groups in one file, whose name mimirtool takes for the ruler's namespace: a plain rule file otherwise."""
     groups = [
         text.decode().partition("groups:\n")[2] for path, text in bundle.items() if path.startswith(RULES)
     ]  # fmt: skip
     note = "# mimirtool rules sync --address=... --id=... prometheus/mimir/*.yml\n"
     yield f"prometheus/mimir/{config.stack}.yml", (
-        header(config) + note + to_yaml({"namespace": config.stack}) + "groups:\n" + "".join(groups)).encode()
+        header(config) + note + "groups:\n" + "".join(groups)).encode()
