@@ -28,7 +28,8 @@ class KubernetesDiscovery(Section):
     api: dict[str, LabelValue] | None = Field(
         None, description="Further labels of the pods that serve the API; default for a LeaderWorkerSet its worker 0, "
         "for SGLang every pod")
-    port: Port | Name = Field(8000, description="Container port, by number or name")
+    port: Port | Name | None = Field(
+        None, description="Container port, by number or name; default the usual one of the engine or exporter")
     workload: Workload | None = Field(
         None, description="What runs the pods; without it no sidecar is added and nothing is scaled")
 

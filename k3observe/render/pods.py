@@ -56,9 +56,14 @@ def engine(service: Service, kube: KubernetesDiscovery, plan: Plan) -> Pods:
     """The engine's job: only pods that serve an API, so that a headless node is not an engine that is down."""
     source = plan.catalogue.sources[service.engine.name]
     return Pods(
-        f"{service.name}-engine", kube.namespace, {**kube.selector, **api_labels(service, kube)}, kube.port,
+        f"{service.name}-engine", kube.namespace, {**kube.selector, **api_labels(service, kube)}, port(kube, source),
         service.metrics_path or source.metrics_path, tuple(pinned(plan.config, service, ENGINE)),
         service.scheme or "http", service.tls_ca_file, source.prefix)  # fmt: skip
+
+
+def port(kube: KubernetesDiscovery, source: Source) -> int | str:
+    """The container's port: as given, else the usual one of the engine or exporter."""
+    return source.port if kube.port is None else kube.port
 
 
 def api_labels(service: Service, kube: KubernetesDiscovery) -> Mapping[str, str]:
@@ -82,7 +87,7 @@ def sidecar(service: Service, kube: KubernetesDiscovery, config: Config) -> Pods
 def exporter(service: Service, kube: KubernetesDiscovery, source: Source, config: Config) -> Pods:
     """dcgm-exporter or npu-exporter; where several services share it, the node tells which one a device serves."""
     return Pods(
-        f"{service.name}-{source.name}", kube.namespace, kube.selector, kube.port, source.metrics_path,
+        f"{service.name}-{source.name}", kube.namespace, kube.selector, port(kube, source), source.metrics_path,
         tuple(_by_node(config, source.job, [service])),
         # the samples of npu-exporter carry the time of collection: without this a chip that stalls is never stale
         honor_timestamps=source.name != "npu-exporter")  # fmt: skip
@@ -186,7 +191,7 @@ def _copy(label: str, to: str) -> Relabel:
 def kubernetes_sd(pods: Pods) -> dict[str, Any]:
     """The discovery of plain Prometheus: a container's port decides which of a pod's targets is scraped."""
     selector = ",".join(f"{key}={value}" for key, value in sorted(pods.selector.items()))
-    port = "number" if isinstance(pods.port, int) else "name"
+    kind = "number" if isinstance(pods.port, int) else "name"
     return {
         "kubernetes_sd_configs": [{
             "role": "pod",
@@ -197,7 +202,7 @@ def kubernetes_sd(pods: Pods) -> dict[str, Any]:
             # a pod that has ended keeps its address until it is removed
             {"source_labels": ["__meta_kubernetes_pod_phase"], "regex": "Failed|Succeeded", "action": "drop"},
             {
-                "source_labels": [f"__meta_kubernetes_pod_container_port_{port}"],
+                "source_labels": [f"__meta_kubernetes_pod_container_port_{kind}"],
                 "regex": str(pods.port).replace(".", r"\."), "action": "keep",
             },
             *pods.relabel,

@@ -151,3 +151,15 @@ def test_the_flags_are_those_of_the_real_program(rendered: Render) -> None:
             import logging
 
             assert collector.from_args(args, logging.getLogger()).name == "experts"
+
+
+def test_an_engine_s_usual_port_is_assumed(rendered: Render) -> None:
+    for engine, version, expected in (("vllm", "0.33", 8000), ("sglang", "0.5.23", 30000), ("mindie", None, 1027)):
+        service = {"engine": {"name": engine, "version": version}, "discovery": {"kubernetes": {"port": None}},
+                   "sidecar": {"collect": ["kv-cache"]}}  # fmt: skip
+        bundle = rendered(stack(service), "kubernetes")
+        spec = yaml.safe_load(bundle["kubernetes/components/kimi-k3/snippet.yaml"])["spec"]
+        assert spec["containers"][0]["ports"] == [{"containerPort": expected, "protocol": "TCP"}]
+        assert f"--kv-cache.url=http://127.0.0.1:{expected}/metrics" in spec["initContainers"][0]["args"]
+        monitor = next(yaml.safe_load_all(bundle["kubernetes/podmonitors.yaml"]))
+        assert monitor["spec"]["podMetricsEndpoints"][0]["portNumber"] == expected

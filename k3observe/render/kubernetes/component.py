@@ -47,9 +47,10 @@ def pod_spec(plan: Plan, service: Service, collect: list[str], engine: str) -> O
     kube = kubernetes_discovery(service)
     assert kube is not None
     shared: Object = {"name": engine}
-    if isinstance(kube.port, int):
+    port = pods.port(kube, plan.catalogue.sources[service.engine.name])
+    if isinstance(port, int):
         # discovery finds declared ports only
-        shared["ports"] = [{"containerPort": kube.port, "protocol": "TCP"}]
+        shared["ports"] = [{"containerPort": port, "protocol": "TCP"}]
     if environment := engine_container.environment(service):
         shared["env"] = environment
     if mounts := engine_container.mounts(service):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from k3observe.config.model import Config, Service
 from k3observe.plan import Plan
+from k3observe.render import pods
 from k3observe.render.engine_log import LOG_DIR
 from k3observe.render.kubernetes.objects import Object, kubernetes_discovery, settings
 from k3observe.render.sidecar import Place, flags
@@ -30,7 +31,7 @@ def container(plan: Plan, service: Service, collect: Sequence[str]) -> Object:
         "name": NAME,
         "image": config.outputs.images.exporter,
         "imagePullPolicy": "IfNotPresent",
-        "args": [*flags(plan, service, collect, place(service)), *_group_flags(service)],
+        "args": [*flags(plan, service, collect, place(plan, service)), *_group_flags(service)],
         "env": _environment(config, service, collect),
         "ports": [{"name": NAME, "containerPort": service.sidecar.port, "protocol": "TCP"}],
         "livenessProbe": {
@@ -44,11 +45,12 @@ def container(plan: Plan, service: Service, collect: Sequence[str]) -> Object:
     return {key: value for key, value in found.items() if value not in ([], {})}
 
 
-def place(service: Service) -> Place:
+def place(plan: Plan, service: Service) -> Place:
     """What the sidecar finds in the engine's pod."""
     kube = kubernetes_discovery(service)
-    port = kube.port if kube is not None and isinstance(kube.port, int) else None
-    return Place("127.0.0.1", port, f"{LOG_DIR}/*.log", PLUGIN_DIR)
+    assert kube is not None
+    port = pods.port(kube, plan.catalogue.sources[service.engine.name])
+    return Place("127.0.0.1", port if isinstance(port, int) else None, f"{LOG_DIR}/*.log", PLUGIN_DIR)
 
 
 def grouped(service: Service) -> int:
