@@ -18,7 +18,7 @@ class AlertSettings(Section):
     for_: Duration | None = Field(None, alias="for", description="How long the condition holds before it fires")
     keep_firing_for: Duration | None = Field(None, description="How long it fires on after the condition ended")
     window: Duration | None = Field(None, description="Span of the rates and means in its expression")
-    severity: Severity | None = Field(None, description="none: recorded as an alert, routed to nobody")
+    severity: Severity | None = Field(None, description="none: no receiver of a severity gets it")
     params: dict[Name, Quantity] = Field({}, description="Further numbers of the alert, e.g. {worst: 1.0}")
     codes: list[Annotated[int, Field(ge=0, le=100_000)]] | None = Field(
         None, min_length=1, max_length=100, description="Error codes (XID) that count")

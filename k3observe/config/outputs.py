@@ -64,7 +64,7 @@ class Outputs(Section):
     grafana: bool = Field(True, description="Dashboards and provisioning")
     kubernetes: Annotated[Kubernetes | None, _switch(Kubernetes)] = Field(
         None, description="Objects for an operator; true for the defaults")
-    compose: bool = Field(False, description="Containers of the whole stack, for docker or podman compose")
-    systemd: bool = Field(False, description="Units and configuration of the sidecars, for machines without containers")
+    compose: bool = Field(False, description="Containers of the servers and the sidecars")
+    systemd: bool = Field(False, description="Units of the sidecars and of the bridge to robots")
     ruler: Literal["mimir"] | None = Field(None, description="All rules as one namespace of Mimir's ruler")
     images: Images = Field(Images(), description="Container images of the project")
