@@ -58,7 +58,7 @@ def command(
     from k3observe.config.errors import ConfigError, Problem, did_you_mean
     from k3observe.dashboards.boards import BOARDS
     from k3observe.live.doctor import examine
-    from k3observe.live.exposition_source import SourceError
+    from k3observe.live.exposition import SourceError
     from k3observe.rules import load as load_rules
 
     plan: Plan | None = load_plan(file)[1] if file else None
@@ -101,7 +101,8 @@ def _version(text: str | None) -> Version | None:
 def _read(sources: tuple[str, ...], catalogue: Catalogue, engine: str | None, asked: Version | None) -> list[Reading]:
     from k3observe.live.detect import identify, wanted_names
     from k3observe.live.doctor import Reading
-    from k3observe.live.exposition_source import SourceError, read
+    from k3observe.live.exposition import SourceError
+    from k3observe.live.exposition_source import read
     from k3observe.live.version_endpoint import version_of
 
     wanted = wanted_names(catalogue)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from k3observe.catalogue import Catalogue, Source, Version
 from k3observe.catalogue.history import History, Metric, history
-from k3observe.live.exposition_source import Exposition
+from k3observe.live.exposition import Exposition
 
 _NEEDED = 3
 """Names of a source without prefix that must be there: one alone (``prompt_tokens_total``) may be anybody's."""

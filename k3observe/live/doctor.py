@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from k3observe.catalogue import Catalogue, Gap, Text, Version
 from k3observe.dashboards.model import Board
 from k3observe.live.detect import Identity
-from k3observe.live.exposition_source import Exposition
+from k3observe.live.exposition import Exposition
 from k3observe.live.signals import Examination, Finding
 from k3observe.plan import Plan
 from k3observe.rules import Pack

@@ -11,7 +11,7 @@ from k3observe.catalogue import Catalogue, Entry, Gap, Signal, Source, Term, Tex
 from k3observe.catalogue.history import history
 from k3observe.catalogue.reading import count, matches, read
 from k3observe.live.detect import Identity
-from k3observe.live.exposition_source import Exposition, Sample
+from k3observe.live.exposition import Exposition, Sample
 
 State = Literal["alive", "unused", "missing", "wrong"]
 

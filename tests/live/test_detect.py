@@ -9,7 +9,8 @@ import pytest
 
 from k3observe.catalogue import Version, load
 from k3observe.live.detect import Identity, identify, wanted_names
-from k3observe.live.exposition_source import parse, read
+from k3observe.live.exposition import parse
+from k3observe.live.exposition_source import read
 
 from .synthetic import exposition
 

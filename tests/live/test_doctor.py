@@ -10,7 +10,8 @@ import pytest
 from k3observe.catalogue import Version, load
 from k3observe.live.detect import identify, wanted_names
 from k3observe.live.doctor import Reading, Report, examine
-from k3observe.live.exposition_source import parse, read
+from k3observe.live.exposition import parse
+from k3observe.live.exposition_source import read
 from k3observe.live.signals import Finding
 from k3observe.rules import load as load_rules
 

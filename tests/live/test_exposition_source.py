@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from k3observe.live.exposition_source import Exposition, SourceError, metrics_url, parse, read
+from k3observe.live.exposition import Exposition, SourceError, parse
+from k3observe.live.exposition_source import metrics_url, read
 
 GOOD = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="k3"} 3.0\n'
 
