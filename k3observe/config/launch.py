@@ -1,7 +1,7 @@
 """Reads the launch command of an engine, as people keep it in scripts, and says what it means for monitoring.
 
-Flags are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5 and MindIE's service start. A flag of another engine is carried
-over by its meaning and reported: commands circulate with flags that the engine they are for never had.
+A flag of another engine is carried over by its meaning and reported: commands circulate with flags that the engine
+they are for never had.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from k3observe.config.errors import ConfigError, Problem
+from k3observe.config.launch_flags import FLAGS, FOREIGN
 
 MAX_COMMAND = 64 * 1024
 
@@ -32,101 +33,6 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-def _count(text: str) -> int:
-    """Numbers as engines take them: 131072, 128k (decimal), 128K (binary), 1m, 1M."""
-    match = re.fullmatch(r"(\d{1,9})|(\d{1,6}(?:\.\d{1,6})?)([kKmM])", text)
-    if not match:
-        raise ValueError("is no number")
-    scale = {None: 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}[match[3]]
-    return int(match[1]) if match[1] else int(float(match[2]) * scale)
-
-
-def _integer(text: str) -> int:
-    value = _count(text)
-    if value < 1:
-        raise ValueError("must be at least 1")
-    return value
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise ValueError("is no share between 0 and 1")
-    return value
-
-
-_Reader = Callable[[str], Any]
-_Flags = Mapping[str, tuple[str, _Reader | bool]]
-"""Flag -> (field of engine.args, how to read its value; a bool is what a flag without value says)."""
-
-_VLLM: _Flags = {
-    "--tensor-parallel-size": ("tensor_parallel", _integer),
-    "-tp": ("tensor_parallel", _integer),
-    "--pipeline-parallel-size": ("pipeline_parallel", _integer),
-    "-pp": ("pipeline_parallel", _integer),
-    "--data-parallel-size": ("data_parallel", _integer),
-    "-dp": ("data_parallel", _integer),
-    "--enable-expert-parallel": ("expert_parallel", True),
-    "-ep": ("expert_parallel", True),
-    "--no-enable-expert-parallel": ("expert_parallel", False),
-    "--enable-eplb": ("eplb", True),
-    "--no-enable-eplb": ("eplb", False),
-    "--eplb-log-balancedness": ("eplb_log_balancedness", True),
-    "--num-redundant-experts": ("num_redundant_experts", _count),
-    "--eplb-config.num-redundant-experts": ("num_redundant_experts", _count),
-    "--eplb-config.log-balancedness": ("eplb_log_balancedness", lambda text: text.lower() == "true"),
-    "--gpu-memory-utilization": ("gpu_memory_utilization", _fraction),
-    "--max-num-seqs": ("max_num_seqs", _integer),
-    "--max-model-len": ("max_model_len", _integer),
-    "--enable-prefix-caching": ("prefix_caching", True),
-    "--no-enable-prefix-caching": ("prefix_caching", False),
-    "--kv-cache-dtype": ("kv_cache_dtype", str),
-    "--quantization": ("quantization", str),
-    "-q": ("quantization", str),
-    "--block-size": ("block_size", _integer),
-    "--api-server-count": ("api_servers", _integer),
-    "-asc": ("api_servers", _integer),
-    "--max-num-queued-reqs": ("admission_limits", lambda text: True),
-    "--max-num-queued-tokens": ("admission_limits", lambda text: True),
-    "--disable-log-stats": ("enable_metrics", False),
-    "--kv-offloading-size": ("kv_offload", lambda text: True),
-}
-_SGLANG: _Flags = {
-    "--tp": ("tensor_parallel", _integer),
-    "--tp-size": ("tensor_parallel", _integer),
-    "--tensor-parallel-size": ("tensor_parallel", _integer),
-    "--pp-size": ("pipeline_parallel", _integer),
-    "--pipeline-parallel-size": ("pipeline_parallel", _integer),
-    "--dp": ("data_parallel", _integer),
-    "--dp-size": ("data_parallel", _integer),
-    "--data-parallel-size": ("data_parallel", _integer),
-    "--enable-dp-attention": ("dp_attention", True),
-    "--ep": ("expert_parallel_size", _integer),
-    "--ep-size": ("expert_parallel_size", _integer),
-    "--expert-parallel-size": ("expert_parallel_size", _integer),
-    "--enable-eplb": ("eplb", True),
-    "--ep-num-redundant-experts": ("num_redundant_experts", _count),
-    "--mem-fraction-static": ("gpu_memory_utilization", _fraction),
-    "--max-running-requests": ("max_num_seqs", _integer),
-    "--context-length": ("max_model_len", _integer),
-    "--disable-radix-cache": ("prefix_caching", False),
-    "--kv-cache-dtype": ("kv_cache_dtype", str),
-    "--quantization": ("quantization", str),
-    "--page-size": ("block_size", _integer),
-    "--enable-metrics": ("enable_metrics", True),
-    "--expert-balancedness-report-mode": ("balancedness_report", str),
-    "--enable-expert-distribution-metrics": ("balancedness_report", lambda text: "prometheus"),
-    "--enable-hierarchical-cache": ("kv_offload", True),
-}
-_MINDIE: _Flags = {
-    "--tensor-parallel-size": ("tensor_parallel", _integer),
-    "--world-size": ("tensor_parallel", _integer),
-    "--max-batch-size": ("max_num_seqs", _integer),
-    "--max-seq-length": ("max_model_len", _integer),
-    "--max-seq-len": ("max_model_len", _integer),
-}
-_FLAGS: Mapping[str, _Flags] = {"vllm": _VLLM, "vllm-ascend": _VLLM, "sglang": _SGLANG, "mindie": _MINDIE}
-_FOREIGN: _Flags = {**_MINDIE, **_SGLANG, **_VLLM, "--expert-parallel-size": ("expert_parallel_size", _integer)}
 _MODEL = ("--model", "--model-path", "--model_path", "--model-name-or-path", "--model-weight-path")
 _NAME = ("--served-model-name", "--served_model_name", "--model-name")
 _VALUELESS = {"--trust-remote-code", "--enforce-eager", "--headless"}
@@ -262,19 +168,16 @@ def _launch(engine: str, version: str | None, words: list[str], env: Mapping[str
 
 def _flag(engine: str, flag: str, values: list[str], reading: _Reading) -> int:
     """Take in one flag; return how many of the following words were its values."""
-    known = _FLAGS[engine].get(flag)
-    if known is None and flag in _FOREIGN and flag not in _MODEL:
-        known = _FOREIGN[flag]
+    known = FLAGS[engine].get(flag)
+    if known is None and flag in FOREIGN and flag not in _MODEL:
+        known = FOREIGN[flag]
         reading.notes.append(f"{flag} is no flag of {engine}; it was carried over as {known[0]}")
     if known is not None:
         target, reader = known
-        if isinstance(reader, bool):
+        if not callable(reader):
             reading.args[target] = reader
             return 0
         if not values:
-            if flag == "--enable-expert-distribution-metrics":
-                reading.args[target] = reader("")
-                return 0
             raise ValueError("needs a value")
         if "$" in values[0]:
             reading.notes.append(f"{flag} {values[0]} is set where the command does not show it; it was left out")
