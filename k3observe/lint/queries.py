@@ -14,7 +14,7 @@ from k3observe.lint import histograms, ratios
 from k3observe.lint.finding import Check, Fault
 from k3observe.lint.labels import labels
 from k3observe.lint.panels import Dashboard, Query
-from k3observe.lint.promql import RATES, bare, each, is_counter, names, nodes, operator
+from k3observe.lint.promql import RATES, bare, children, each, is_counter, names, nodes, operator
 from k3observe.lint.rules import Rule
 from k3observe.lint.surroundings import Surroundings
 
@@ -67,9 +67,18 @@ def counter_without_rate(query: Query, expr: Any, around: Surroundings) -> Itera
         if not isinstance(node, promql.VectorSelector):
             continue
         name = next(filter(_counts, names(node)), None)
-        if name is not None and not any(operator(outer) in (*_OF_COUNTERS, "count", "group") for outer in above):
+        fine = any(operator(outer) in (*_OF_COUNTERS, "count", "group") or _birth(outer) for outer in above)
+        if name is not None and not fine:
             yield Fault(f"{name} is a counter and only ever grows", query.text,
                         f"draw its rate: rate({name}[$__rate_interval])")
+
+
+def _birth(expr: Any) -> bool:
+    """``x unless x offset 5m``: series that were not there before, which have no increase yet."""
+    if operator(expr) != "unless":
+        return False
+    left, right = ({name for s in each(side, promql.VectorSelector) for name in names(s)} for side in children(expr))
+    return left == right
 
 
 def _counts(name: str) -> bool:
