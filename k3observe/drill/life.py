@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from k3observe.drill.devices import npu_smi
-from k3observe.drill.stack import MEMORY, Load, Node, Service, traffic
+from k3observe.drill.stack import MEMORY, Node, Service
+from k3observe.drill.traffic import Load, traffic
 
 HW_SLOWDOWN = 0x8
 """NVML's bit for a clock that hardware holds down."""

@@ -15,7 +15,8 @@ from k3observe.config.launch import read
 from k3observe.config.loader import loads
 from k3observe.config.starter import starter
 from k3observe.drill import binaries, servers, stack
-from k3observe.drill.stack import Load, Node
+from k3observe.drill.stack import Node
+from k3observe.drill.traffic import Load, traffic
 from k3observe.drill.webhook import Notification, Receiver, receive
 from k3observe.lint.programs import run_tests
 from k3observe.plan import plan
@@ -58,11 +59,11 @@ class Fault:
 
 
 def _fill_cache(node: Node) -> None:
-    stack.traffic(node.engine.replay, "vllm", replace(Load(), cache=0.97, running=16, first_token=6.0))
+    traffic(node.engine.replay, "vllm", replace(Load(), cache=0.97, running=16, first_token=6.0))
 
 
 def _relax(node: Node) -> None:
-    stack.traffic(node.engine.replay, "vllm", Load())
+    traffic(node.engine.replay, "vllm", Load())
 
 
 def _skew(node: Node) -> None:
