@@ -91,8 +91,7 @@ _STATES = Row(title=Text("Are they all there and well", "是否在位且健康")
 _MEMORY = Row(title=Text("Memory", "显存"), height=9, panels=(
     graph("acc-memory", Text("Memory of each device", "各卡显存使用率"),
           Text("Used and reserved memory over the total. The dashed line lies above what the engine reserves: beyond "
-               "it is "
-               "memory that nobody planned.",
+               "it is memory that nobody planned.",
                "已用加保留显存占总量之比。虚线高于引擎预留值：超过它就是计划外的占用。"),
           Query(_each("k3:accelerator_memory_usage:ratio{I}"), _OF_DEVICE),
           unit="percentunit", needs=("accelerator_memory_usage",), limits=MEMORY, alerts=("AcceleratorMemoryHigh",),
@@ -148,8 +147,8 @@ _ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panel
                "驱动统计的错误次数：XID、不可纠正 ECC、行重映射、错误码等。"),
           # a kind appears with its first event, which is no increase yet
           Query(f"sum by (service, instance, device, kind) (increase(k3:accelerator_errors:total{{I}}{_RATE})"
-                " > 0 or (k3:accelerator_errors:total{I}"
-                " unless k3:accelerator_errors:total{I} offset $__rate_interval) > 0)",
+                " > 0 or (k3:accelerator_errors:total{I} unless k3:accelerator_errors:total{I} offset "
+                "$__rate_interval) > 0)",
                 "{{instance}} {{device}} {{kind}}"),
           needs=("accelerator_errors",), alerts=("AcceleratorApplicationError",), low=0,
           idle=Text("No errors in this time", "该时段没有错误")),

@@ -94,8 +94,7 @@ _TILES = Row(height=5, panels=(
 _WHICH = Row(title=Text("Which rank, and since when", "哪个 rank，从何时开始"), height=10, panels=(
     Panel("ex-rank-heat", "heatmap", Text("Load of each rank", "各 rank 负载"),
           Text("Load over the mean of all ranks: a bright line is a hot rank, and where it starts is since when. "
-               "Routing "
-               "that moved shows as a line that jumps to another rank.",
+               "Routing that moved shows as a line that jumps to another rank.",
                "负载与各 rank 均值之比：亮线即热点 rank，其起点就是开始时间。亮线跳到别的 rank 说明路由发生了变化。"),
           (Query(_LOAD, "{{service}} {{rank}}"),), unit="short", needs=("expert_rank_load",), low=0, high=3, decimals=2,
           alerts=("ExpertRankOverloaded",), idle=_NO_TOKENS, width=3),
@@ -108,8 +107,7 @@ _WHICH = Row(title=Text("Which rank, and since when", "哪个 rank，从何时�
 _MUCH = Row(height=8, panels=(
     graph("ex-balance-line", Text("Balance", "均衡度"),
           Text("Mean over layers, and the worst layer. Below the dashed lines: rebalance. Blue marks are rebalances: "
-               "what "
-               "follows them shows whether they helped.",
+               "what follows them shows whether they helped.",
                "按层平均的均衡度与最差层。低于虚线请重新均衡。蓝色标记为重排，其后的走势说明重排是否有效。"),
           Query(_BALANCE, Text("{{service}} mean", "{{service}} 平均")),
           Query(_WORST, Text("{{service}} worst layer", "{{service}} 最差层"), needs=("expert_balance_worst",)),
@@ -118,8 +116,7 @@ _MUCH = Row(height=8, panels=(
           colours={"mean": BLUE, "平均": BLUE, "worst layer": ORANGE, "最差层": ORANGE}),
     graph("ex-variance-line", Text("Load variance", "负载方差"),
           Text("Variance of load over mean load. With one hot rank of 8, 0.3 means that it carries 2.45 times the "
-               "mean; of "
-               "64, 5.35 times.",
+               "mean; of 64, 5.35 times.",
                "负载与均值之比的方差。8 个 rank 中只有一个热点时，0.3 表示其负载为均值的 2.45 倍；64 个时为 5.35 倍。"),
           Query(_VARIANCE, Text("{{service}} mean", "{{service}} 平均")),
           Query(_VARIANCE_WORST, Text("{{service}} worst layer", "{{service}} 最差层"),
@@ -128,10 +125,9 @@ _MUCH = Row(height=8, panels=(
           colours={"mean": BLUE, "平均": BLUE, "worst layer": ORANGE, "最差层": ORANGE}),
     graph("ex-cost", Text("Output tokens lost to the busiest rank", "最忙 rank 造成的吞吐损失"),
           Text("At most so many more output tokens a second would be generated if all ranks carried the same load: "
-               "output x "
-               "(1 / balance - 1). It is less where attention or transfers, not experts, set the pace.",
-               "若各 rank 负载相同，最多还能多生成的 token：输出 ×（1 / 均衡度 - 1）。若瓶颈在注意力或通信，实际会更"
-               "少。"),
+               "output x (1 / balance - 1). It is less where attention or transfers, not experts, set the pace.",
+               "若各 rank 负载相同，最多还能多生成的 token：输出 ×（1 / 均衡度 - 1）。若瓶颈在注意力或通信，实际会更少"
+               "。"),
           Query(f"{_OUTPUT} * on (service) (1 / ({_BALANCE} > 0) - 1)", Text("{{service}} lost", "{{service}} 损失")),
           unit="count:tok/s", needs=("expert_balance", "generated_tokens"), low=0, idle=_NO_TOKENS,
           colours={"lost": RED, "损失": RED}),
@@ -140,8 +136,7 @@ _MUCH = Row(height=8, panels=(
 _WHERE = Row(title=Text("In which layer", "在哪一层"), height=10, panels=(
     Panel("ex-layer-heat", "heatmap", Text("Balance of each layer", "各层均衡度"),
           Text("Dark lines are uneven layers. One dark layer: a popular expert there. All dark: a hot rank in every "
-               "layer, "
-               "mostly a matter of the placement.",
+               "layer, mostly a matter of the placement.",
                "暗线即不均衡的层。只有一层暗：该层有热门专家；全部变暗：某个 rank 在每层都热，多为专家放置问题。"),
           (Query("min by (service, layer) (k3_expert_layer_balance_ratio{S})", "{{service}} {{layer}}"),),
           unit="percentunit", needs=("expert_rank_load",), low=0, high=1, idle=_NO_LAYERS, width=3),
@@ -163,10 +158,9 @@ _WHERE = Row(title=Text("In which layer", "在哪一层"), height=10, panels=(
 _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题"), height=9, panels=(
     Panel("ex-power-heat", "heatmap", Text("Power of each rank's device", "各 rank 所在卡功耗"),
           Text("Power over its limit. A hot rank that draws more than the others computes: routing. Others that draw "
-               "little "
-               "wait for it. A rank with a normal load that is slow draws little itself: look at its device.",
-               "功耗与上限之比。热点 rank 功耗高于其他卡说明它在计算：是路由问题；其他卡功耗低是在等它。负载正常却慢"
-               "的 rank 自身功耗低：检查它的卡。"),
+               "little wait for it. A rank with a normal load that is slow draws little itself: look at its device.",
+               "功耗与上限之比。热点 rank 功耗高于其他卡说明它在计算：是路由问题；其他卡功耗低是在等它。负载正常却慢的"
+               " rank 自身功耗低：检查它的卡。"),
           (Query(_by_rank(_POWER), "{{service}} {{rank}}"),), unit="percentunit",
           needs=("expert_rank_device", "accelerator_power", "accelerator_power_limit"), low=0, high=1, idle=_NO_DEVICE),
     Panel("ex-utilization-heat", "heatmap", Text("Utilisation of each rank's device", "各 rank 所在卡利用率"),
@@ -232,8 +226,8 @@ _REBALANCES = Row(title=Text("Rebalances", "重排"), height=8, panels=(
           Query("sum by (service) (increase(k3:expert_rebalances:total{S}[1h]))", "{{service}}"),
           needs=("expert_rebalances",), low=0, idle=Text("None seen", "未见重排")),
     graph("ex-rebalance-cost", Text("Duration of the last rebalance", "最近一次重排耗时"),
-          Text("How long the last rearrangement took, where the source tells it. Synchronous ones stop the engine "
-               "for it.",
+          Text("How long the last rearrangement took, where the source tells it. Synchronous ones stop the engine for "
+               "it.",
                "最近一次重排的耗时（数据源提供时）。同步重排期间引擎停顿。"),
           Query("max by (service) (k3_expert_rebalance_seconds{S})", "{{service}}"),
           unit="s", needs=("expert_rebalances",), low=0, idle=Text("The source does not tell it", "数据源未提供")),
@@ -255,8 +249,7 @@ _REBALANCES = Row(title=Text("Rebalances", "重排"), height=8, panels=(
 BOARD = Board(
     "experts", Text("Experts", "专家"),
     Text("Which expert-parallel rank is hot, in which layer, since when, whether routing or a device is the cause, "
-         "and what it "
-         "costs.",
+         "and what it costs.",
          "哪个专家并行 rank 过热、在哪一层、从何时开始、是路由还是硬件原因，以及代价多大。"),
     subject="expert_balance", services="k3:expert_balance:ratio", instances="k3:engine_up:bool",
     engines=("requests_running", "kv_cache_usage"),

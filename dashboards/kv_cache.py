@@ -45,8 +45,7 @@ _TILES = Row(height=5, panels=(
 _FULL = Row(title=Text("How full", "用量"), height=9, panels=(
     graph("kv-usage", Text("KV cache usage of each engine", "各引擎 KV 缓存使用率"),
           Text("Share of the blocks that hold tokens of running requests; blocks that only cache prefixes count as "
-               "free. "
-               "Above the line: scale out, or route around the fullest engine.",
+               "free. Above the line: scale out, or route around the fullest engine.",
                "承载运行中请求的块占比；仅用于前缀缓存的块视为空闲。超过虚线：扩容，或让路由绕开最满的引擎。"),
           Query(f"max by (service, instance, engine) ({_USAGE})", _OF_ENGINE),
           unit="percentunit", needs=("kv_cache_usage",), limits=USAGE, alerts=("KVCacheUsageHigh", "KVCacheSaturated"),
@@ -77,9 +76,9 @@ _PRESSURE = Row(height=8, panels=(
 
 _USEFUL = Row(title=Text("How useful: the prefix cache", "效果：前缀缓存"), height=9, panels=(
     graph("kv-hit-ratio", Text("Hit ratio", "命中率"),
-          Text("Tokens found over tokens looked up in ten minutes. What is good depends on the workload: requests that "
-               "share no prefix cannot hit. A fall after a deployment is often a prompt that starts with a date or "
-               "an id.",
+          Text("Tokens found over tokens looked up in ten minutes. What is good depends on the workload: requests "
+               "that share no prefix cannot hit. A fall after a deployment is often a prompt that starts with a date "
+               "or an id.",
                "10 分钟内命中 token 与查询 token 之比。合理值取决于业务：没有公共前缀就不会命中。发布后下降常因提示词"
                "开头带有日期或 ID。"),
           Query("min by (service) (k3:kv_cache_hit:ratio_rate10m{S})", "{{service}}"),

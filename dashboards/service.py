@@ -64,8 +64,7 @@ _TILES = Row(height=4, panels=(
 _TRAFFIC = Row(title=Text("Traffic", "流量"), panels=(
     graph("svc-outcomes", Text("Requests by outcome", "请求结果"),
           Text("Requests that ended per second. Failed: an error of the engine or a 5xx; aborted: mostly the client "
-               "left; "
-               "rejected: refused because too many were queued (429).",
+               "left; rejected: refused because too many were queued (429).",
                "每秒结束的请求数。failed：引擎错误或 5xx；aborted：多为客户端断开；rejected：排队过多被拒绝（429）。"),
           Query(_FINISHED, Text("finished", "结束")),
           Query(f"sum(rate(k3:requests_failed:total{{S}}{_RATE}))", Text("failed", "失败"), needs=("requests_failed",)),
@@ -96,8 +95,7 @@ _LATENCY = (
     Row(title=Text("Latency", "延迟"), panels=(
         quantiles("svc-ttft-quantiles", Text("Time to first token", "首 token 延迟"),
                   Text("From the arrival of a request to its first token. The median rises with prompt length and "
-                       "queue; "
-                       "p99 alone rises when single requests are starved. Look at queue time next.",
+                       "queue; p99 alone rises when single requests are starved. Look at queue time next.",
                        "从请求到达到返回首个 token。中位数随提示词长度与排队上升；只有 p99 上升说明个别请求被饿死。接"
                        "着看排队时间。"),
                   "k3:time_to_first_token_seconds", "time_to_first_token",
@@ -108,8 +106,7 @@ _LATENCY = (
                      "k3:time_to_first_token_seconds", "time_to_first_token"),
         quantiles("svc-itl-quantiles", Text("Inter-token latency", "token 间隔"),
                   Text("Time between two output tokens: what a reader feels. It rises with the batch, and with "
-                       "prefills that "
-                       "interrupt decodes.",
+                       "prefills that interrupt decodes.",
                        "相邻输出 token 的间隔，即用户感受到的流畅度。批次变大或预填充打断解码时会上升。"),
                   "k3:inter_token_latency_seconds", "inter_token_latency",
                   limits=(Limit("InterTokenLatencyHigh", colour=RED),), alerts=("InterTokenLatencyHigh",)),
@@ -200,8 +197,8 @@ _ERRORS = Row(title=Text("Errors", "错误"), height=7, panels=(
 
 _OBJECTIVES = Row(title=Text("Objectives", "SLO"), height=7, panels=(
     graph("svc-burn", Text("Burn rate of the error budget", "错误预算消耗速率"),
-          Text("How many times faster than allowed the objectives were missed over an hour: at 1 the budget of 30 days "
-               "lasts 30 days, at 14.4 two days.",
+          Text("How many times faster than allowed the objectives were missed over an hour: at 1 the budget of 30 "
+               "days lasts 30 days, at 14.4 two days.",
                "1 小时内未达标的速度是允许速度的多少倍：1 表示 30 天的预算正好用 30 天，14.4 表示两天耗尽。"),
           Query("max by (slo) (k3:slo_bad:ratio_rate1h{S} / on (service, slo) group_left () "
                 "(max by (service, slo) (k3:slo_budget:ratio{S}) > 0))", "{{slo}}"),
