@@ -83,10 +83,12 @@ def _run(python: Path, source: Path, plugin: str, scenarios: tuple[str, ...]) ->
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "K3OBSERVE_"))},
         "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"}
+    if not (CACHE / "tools").exists():
+        (CACHE / "tools").symlink_to(ROOT / "tools")  # importable there without this tree's k3observe
     log = CACHE / f"{source.name}-{plugin}.log"
     with log.open("w") as errors:
         done = subprocess.run(
-            [python, ROOT / "tools" / "vllm_ranks.py", directory, plugin, *scenarios],
+            [python, "-m", "tools.vllm_ranks", directory, plugin, *scenarios],
             env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=1800, cwd=CACHE)
     lines = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if "RESULT " in line]
     results = {result["scenario"]: result for result in map(json.loads, lines)}

@@ -26,47 +26,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-WORLD, LAYERS, LOGICAL, REPLICAS, TOP_K = 4, 6, 16, 4, 4
-PHYSICAL = LOGICAL + REPLICAS
-LOCAL = PHYSICAL // WORLD
+from tools.vllm_standins import (
+    LAYERS,
+    LOCAL,
+    LOGICAL,
+    PHYSICAL,
+    WORLD,
+    Stream,
+    missing_groups,
+    small_model,
+    without_cuda,
+)
 
-
-class _Event:
-    """A CUDA event where nothing runs asynchronously."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-    def record(self, *_: Any) -> None: ...
-    def wait(self, *_: Any) -> None: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, _: Any) -> float:
-        return 0.0
-
-
-class _Stream:
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-    def synchronize(self) -> None: ...
-    def record_event(self, event: Any = None) -> None: ...
-    def wait_event(self, _: Any) -> None: ...
-
-
-@contextlib.contextmanager
-def _on_stream(*_: Any) -> Any:
-    yield
-
-
-def _without_cuda(torch: Any) -> None:
-    """Replace what exists only with a device, in torch and where vLLM has taken a name of it."""
-    torch.Event = torch.cuda.Event = _Event
-    torch.cuda.Stream = _Stream
-    torch.cuda.stream = _on_stream
-    torch.cuda.current_stream = torch.accelerator.current_stream = lambda *_, **__: _Stream()
-    torch.cuda.synchronize = torch.accelerator.synchronize = lambda *_: None
-    for name, module in list(sys.modules.items()):
-        if name.startswith("vllm.distributed.eplb."):
-            if hasattr(module, "device_stream"):
-                vars(module)["device_stream"] = _on_stream
-            if hasattr(module, "PIN_MEMORY"):
-                vars(module)["PIN_MEMORY"] = False
+TOP_K = 4
 
 
 class _Lines(logging.Handler):
@@ -99,7 +71,7 @@ class Rank:
         import vllm.distributed.eplb.eplb_state as eplb
         import vllm.distributed.parallel_state as groups
 
-        _without_cuda(torch)
+        without_cuda(torch)
         self.torch, self.eplb = torch, eplb
         config, parallel = self._config()
         from vllm.config import set_current_vllm_config
@@ -108,8 +80,8 @@ class Rank:
             groups.init_distributed_environment(
                 WORLD, self.rank, f"tcp://127.0.0.1:{self.port}", self.rank, "gloo")
             groups.initialize_model_parallel(WORLD, backend="gloo")
-            self._missing_groups(groups)
-            self.model = self._model()
+            missing_groups(groups, self.rank)
+            self.model = small_model(eplb, self.rank)
             self.state = eplb.EplbState(parallel, torch.device("cpu"))
             checkpoint = types.SimpleNamespace(model="test/moe", compute_hash=lambda: "h")
             self.state.add_model(self.model, checkpoint)
@@ -139,66 +111,12 @@ class Rank:
         object.__setattr__(config.parallel_config, "enable_eplb", True)  # refused on a CPU by the validator alone
         return config, config.parallel_config
 
-    def _missing_groups(self, groups: Any) -> None:
-        """Make those groups that vLLM makes only for its own MoE models."""
-        import torch.distributed as dist
-
-        for name in ("_EP", "_EPLB"):
-            if getattr(groups, name, None) is None:
-                group = dist.new_group(list(range(WORLD)), backend="gloo")
-                setattr(groups, name, types.SimpleNamespace(
-                    device_group=group, cpu_group=group, rank_in_group=self.rank, rank=self.rank, world_size=WORLD,
-                    device_communicator=None))
-
-    def _model(self) -> Any:
-        from vllm.model_executor.models.interfaces import MixtureOfExperts
-
-        torch, rank, layer_state = self.torch, self.rank, getattr(self.eplb, "EplbLayerState", None)
-        first = (list(range(LOGICAL)) + list(range(REPLICAS)))[rank * LOCAL : (rank + 1) * LOCAL]
-
-        class Layer:
-            """An expert's weights are its logical number, so that moves can be checked."""
-
-            def __init__(self, index: int) -> None:
-                self.layer_name = f"model.layers.{index + 1}.mlp.experts"
-                self.eplb_state: Any = layer_state() if layer_state else None
-                self.weights = torch.tensor(first, dtype=torch.float32)[:, None].repeat(1, 8) + 100 * index
-
-            def get_expert_weights(self) -> list[Any]:
-                return [self.weights]
-
-            def set_eplb_state(
-                self, moe_layer_idx: int, expert_load_view: Any, logical_to_physical_map: Any,
-                logical_replica_count: Any,
-            ) -> None:
-                self.view = expert_load_view[moe_layer_idx]
-                self.slots = logical_to_physical_map[moe_layer_idx]
-                self.replicas = logical_replica_count[moe_layer_idx]
-                if hasattr(self.eplb_state, "set_layer_state"):
-                    self.eplb_state.set_layer_state(
-                        moe_layer_idx, expert_load_view, logical_to_physical_map, logical_replica_count)
-                elif self.eplb_state is not None:
-                    self.eplb_state.expert_load_view = self.view
-                    self.eplb_state.logical_to_physical_map = self.slots
-                    self.eplb_state.logical_replica_count = self.replicas
-
-        class Model(MixtureOfExperts):  # type: ignore[misc]
-            def __init__(self) -> None:
-                self.num_moe_layers, self.num_expert_groups = LAYERS, 1
-                self.num_logical_experts = self.num_routed_experts = LOGICAL
-                self.num_physical_experts, self.num_local_physical_experts = PHYSICAL, LOCAL
-                self.num_redundant_experts, self.num_shared_experts = REPLICAS, 0
-                self.moe_layers = [Layer(index) for index in range(LAYERS)]
-                self.expert_weights: list[Any] = []
-
-        return Model()
-
     def _start_worker(self, worker: Any, groups: Any) -> None:
         """Run vLLM's own loop; only its start, which takes a device, is left out."""
         loop = worker.transfer_run_periodically
         group = (getattr(groups, "_EPLB", None) or groups._EP).device_group
         given = {"state": self.state, "ep_group": group, "eplb_group": group,
-                 "cuda_stream": _Stream(), "stream": _Stream(), "device_stream": _Stream()}
+                 "cuda_stream": Stream(), "stream": Stream(), "device_stream": Stream()}
         arguments = {key: given[key] for key in inspect.signature(loop).parameters if key in given}
 
         def target() -> None:
