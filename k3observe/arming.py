@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from k3observe.plan import Plan
 
 _ALWAYS_THERE = frozenset({"engine_up", "exporter_up", "engines", "replicas_expected"})
+_BY_PART = frozenset({"accelerator_health", "accelerator_link_up", "accelerator_throttled"})
+"""Signals that not every product has: a card without NVLink has no links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ def _arm(
 def _planned(plan: Plan, service: Service, watched: Iterable[Armed]) -> Iterator[str]:
     """Signals without which some alert of the service is blind, and which are there whether or not anything happens.
 
-    Not those that appear with the first event, and not those of experts, which have no reading while nothing is served.
+    Not those that appear with the first event or that not every product has, and not those of experts, which have no
+    reading while nothing is served.
     """
     pending = [signal for armed in watched for signal in armed.alert.signals]
     seen: set[str] = set()
@@ -145,7 +148,7 @@ def _planned(plan: Plan, service: Service, watched: Iterable[Armed]) -> Iterator
             pending += plan.pack.derived[signal].needs
             continue
         entry = plan.entry(service.name, signal)
-        steady = entry is not None and not entry.lazy and signal not in _ALWAYS_THERE
+        steady = entry is not None and not entry.lazy and signal not in _ALWAYS_THERE | _BY_PART
         if steady and not signal.startswith("expert"):
             yield signal
 

@@ -58,6 +58,7 @@ class Plan:
             derived is not None
             and all(meets(self.facts[service].get(fact), value) for fact, value in derived.when.items())
             and all(self.has(service, need) for need in derived.needs)
+            and (not derived.any or any(self.has(service, need) for need in derived.any))
         )
 
     def has(self, service: str, signal: str) -> bool:
@@ -72,7 +73,7 @@ class Plan:
         if isinstance(found, Gap):
             return found
         derived = self.pack.derived[signal]
-        return next((gap for need in derived.needs if (gap := self.why_not(service, need))), None)
+        return next((gap for need in (*derived.needs, *derived.any) if (gap := self.why_not(service, need))), None)
 
     @cached_property
     def thresholds(self) -> dict[str, dict[str, float | None]]:

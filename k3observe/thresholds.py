@@ -92,6 +92,23 @@ def _latency(
     )  # fmt: skip
 
 
+def _burn(
+    alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
+) -> Threshold:
+    """A pace that can be reached: if everything fails, a budget of a tenth burns at 10 times its pace and no faster."""
+    budget = max(facts["slo.errors"], 1 - facts["slo.objective"])
+    asked = given if given is not None else alert.threshold or 0.0
+    if asked * budget < 0.95:
+        return Threshold(asked)
+    most = max(1.1, int(8 / budget) / 10)
+    if given is not None:
+        what = f"can never fire: an objective that lets {budget:g} fail burns at most {1 / budget:.1f} times its budget"
+        return Threshold(asked, refused=what, remedy=f"use at most {most:g}")
+    why = Text(f"with a budget of {budget:g} all requests fail at {1 / budget:.1f} times its pace",
+               f"错误预算为 {budget:g}，全部失败时也只有 {1 / budget:.1f} 倍速度")  # fmt: skip
+    return Threshold(most, why)
+
+
 def _timeout(
     alert: Alert, facts: Mapping[str, Any], entry: Entry | None, given: float | None, params: Mapping[str, float]
 ) -> Threshold:
@@ -187,6 +204,7 @@ def _planned(
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Threshold]] = {
+    "burn": _burn,
     "growth": _growth,
     "hot": _hot,
     "latency": _latency,

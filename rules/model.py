@@ -81,6 +81,7 @@ class Expected(_Part):
     value: float | str
     labels: Mapping[str, str] = {}
     each: Literal["signal"] | None = Field(None, description="signal: one for every planned signal")
+    bare: bool = Field(False, description="Of a recorded series: it has no identity labels, no target being known")
 
 
 class Case(_Part):
@@ -150,11 +151,12 @@ class Derived(_Part):
     record: MetricName
     needs: list[Name]
     uses: list[Name] = []
+    any: list[Name] = Field([], description="Signals of which one at least must be there")
     when: Mapping[str, Any] = Field({}, description="Facts of the services for which it is derived, not read")
     domain: Literal["slo", "budget"] | None = Field(None, description="Where it is recorded; default: with its needs")
     per: Literal["stack", "service"] = Field("stack", description="service: one rule a service, from its facts")
     expr: str
-    labels: Mapping[str, str] = {}
+    tests: list[Case] = Field(min_length=1, description="Cases in which the series has the values of ``fires``")
 
 
 class Group(_Part):

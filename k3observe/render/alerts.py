@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from k3observe.config.model import Config
@@ -11,6 +12,7 @@ from k3observe.config.values import Duration
 from k3observe.dashboards.boards import home
 from k3observe.dashboards.model import panel_id
 from k3observe.plan import Plan, Settings
+from k3observe.render.latency import bucket
 from k3observe.render.selector import selector
 from k3observe.render.template import fill, go, shown
 from k3observe.rules import Alert, Group
@@ -79,9 +81,14 @@ def values(plan: Plan, alert: Alert, settings: Settings, sel: str) -> dict[str, 
         "facts": dict(settings.facts),
         "uses": settings.uses,
         "codes": settings.codes,
+        "bucket": partial(_bucket, plan, sel, ", ".join(by)),
         "series": {name: recorded(plan, name) for name in sorted(settings.uses)},
         "rate_window": rate_window(config),
     }
+
+
+def _bucket(plan: Plan, sel: str, by: str, signal: str, bound: float) -> str:
+    return bucket(plan.catalogue.signals[signal].series, sel, by, bound)
 
 
 def recorded(plan: Plan, signal: str) -> str:

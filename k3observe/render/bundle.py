@@ -15,6 +15,7 @@ from k3observe.render import (
     prometheus,
     recording,
     runbooks,
+    signaltests,
     systemd,
     unittests,
 )
@@ -31,17 +32,21 @@ def render(plan: Plan, only: frozenset[str] | None = None) -> Bundle:
     """Render a plan, or some of its outputs."""
     wanted = only or frozenset(OUTPUTS)
     rules = [rule for group in plan.pack.groups for rule in alerts.rules(plan, group)]
+    # Kubernetes objects hold the rules and dashboards, whether those are wanted by themselves or not
+    packed = "kubernetes" in wanted and plan.config.outputs.kubernetes is not None
+    rendered = dict(_prometheus(plan, rules)) if packed or "prometheus" in wanted else {}
+    boards = dict(grafana.files(plan)) if packed or "grafana" in wanted else {}
     files: Bundle = {}
     if "prometheus" in wanted:
-        files |= dict(_prometheus(plan, rules))
+        files |= rendered
         if plan.config.outputs.ruler == "mimir":
-            files |= dict(kubernetes.rules.mimir(plan.config, files))
+            files |= dict(kubernetes.rules.mimir(plan.config, rendered))
     if "alertmanager" in wanted:
         files |= dict(alertmanager.files(plan))
     if "grafana" in wanted:
-        files |= dict(grafana.files(plan))
-    if "kubernetes" in wanted and plan.config.outputs.kubernetes is not None:
-        files |= dict(kubernetes.files(plan, dict(_prometheus(plan, rules)) | dict(grafana.files(plan))))
+        files |= boards
+    if packed:
+        files |= dict(kubernetes.files(plan, rendered | boards))
     if "compose" in wanted:
         files |= dict(compose.files(plan))
     if "systemd" in wanted:
@@ -64,6 +69,8 @@ def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
     recorded = recording.groups(plan)
     for domain, records in recorded.items():
         yield group(f"signals-{domain}", [(record.comment, record.document()) for record in records])
+    for domain, document in signaltests.documents(plan, list(recorded)):
+        yield f"prometheus/tests/{stack}-signals-{domain}.yml", (header(plan.config) + to_yaml(document)).encode()
     for part in plan.pack.groups:
         own = [rule for rule in rules if rule.alert in part.alerts]
         if not own:

@@ -30,19 +30,25 @@ def latency(plan: Plan, service: str, signal: str, sel: str, by: str) -> Latency
     return Latency(found.seconds, events, f"{events} - ({within(series, sel, by, entry.buckets, found.seconds)})")
 
 
+def tellable(plan: Plan, service: str, signal: str) -> bool:
+    """Whether requests within the objective can be told from others at all: not below the first bucket."""
+    found, entry = latency(plan, service, signal, "", ""), plan.entry(service, signal)
+    return found is not None and entry is not None and found.seconds >= entry.buckets[0]
+
+
 def within(series: str, sel: str, by: str, bounds: tuple[float, ...], seconds: float) -> str:
     """Observations a second of at most ``seconds``; between two bounds on a straight line, as quantiles are."""
     place = bisect_left(bounds, seconds)
     if bounds[place] == seconds:
-        return _bucket(series, sel, by, seconds)
+        return bucket(series, sel, by, seconds)
     above = bounds[place]
     below = bounds[place - 1] if place else 0.0
     weight = (seconds - below) / (above - below)
-    high = f"{number(weight)} * {_bucket(series, sel, by, above)}"
-    return high if not place else f"{number(1 - weight)} * {_bucket(series, sel, by, below)} + {high}"
+    high = f"{number(weight)} * {bucket(series, sel, by, above)}"
+    return high if not place else f"{number(1 - weight)} * {bucket(series, sel, by, below)} + {high}"
 
 
-def _bucket(series: str, sel: str, by: str, bound: float) -> str:
+def bucket(series: str, sel: str, by: str, bound: float) -> str:
     """The cumulative rate up to a bound, which clients spell with or without ``.0``."""
     matcher = f'le=~"{int(bound)}([.]0)?"' if bound == int(bound) else f'le="{bound!r}"'
     return f"sum by ({by}) ({series}_bucket:rate5m{{{sel}, {matcher}}})"

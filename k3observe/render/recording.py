@@ -71,7 +71,7 @@ def place(plan: Plan, name: str) -> str:
         return derived.domain
     homes = {
         place(plan, need) if need in plan.pack.derived else domain(need, signals[need].kind)
-        for need in (*derived.needs, *derived.uses)
+        for need in (*derived.needs, *derived.any, *derived.uses)
     }
     return homes.pop() if len(homes) == 1 else "fleet"
 
@@ -84,7 +84,7 @@ def domains(plan: Plan, signals: Iterable[str]) -> set[str]:
             found.add(domain(name, plan.catalogue.signals[name].kind))
         if name in plan.pack.derived:
             derived = plan.pack.derived[name]
-            found |= {place(plan, name), *domains(plan, (*derived.needs, *derived.uses))}
+            found |= {place(plan, name), *domains(plan, (*derived.needs, *derived.any, *derived.uses))}
     return found
 
 
@@ -154,9 +154,12 @@ def _derived(plan: Plan, name: str) -> Iterator[Record]:
             "facts": plan.facts[service], "thresholds": plan.thresholds[service], "sel": "\0",
             "has": partial(plan.has, service), "includes": partial(_includes, plan, service),
             "latency": partial(latency, plan, service, sel="\0", by=common["by"]),
+            "ended": partial(_ended, plan, service, common["by"], common["rate_window"]),
         }  # fmt: skip
         shared.setdefault(fill(derived.expr, known), []).append(service)
     for expr, alike in shared.items():
+        if not expr:
+            continue
         if "\0" in expr:
             yield Record(derived.record, expr.replace("\0", selector(plan.config, alike)))
             continue
@@ -164,6 +167,19 @@ def _derived(plan: Plan, name: str) -> Iterator[Record]:
             owner = plan.services[service]
             labels = (("stack", plan.config.stack), ("service", service), ("role", owner.role))
             yield Record(derived.record, expr, labels)
+
+
+def _ended(plan: Plan, service: str, by: str, window: str, part: str) -> tuple[str, str]:
+    """Rates of requests that ended as ``part`` says, and of all that ended, which some engines count without those."""
+    rates = [
+        f"sum by ({by}) (rate({plan.catalogue.signals[name].series}{{\0}}[{window}]))"
+        for name in (part, "requests_finished")
+    ]  # fmt: skip
+    some, every = rates
+    guarded = f"({some} or 0 * {every})"
+    if _includes(plan, service, "requests_finished", part):
+        return guarded, every
+    return guarded, f"(({every} or 0 * {some}) + {guarded})"
 
 
 def _includes(plan: Plan, service: str, whole: str, part: str) -> bool:

@@ -1,0 +1,47 @@
+"""Arithmetic in test cases: numbers that follow from a threshold, a parameter or a fact."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_OPERATORS: Mapping[type[ast.operator | ast.unaryop], Callable[..., float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}  # fmt: skip
+_CALLS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "round": round, "sqrt": lambda x: x**0.5}
+
+
+def evaluate(value: float | str, known: Mapping[str, Any]) -> float:
+    """Evaluate arithmetic over ``threshold``, ``params.x``, ``facts['slo.errors']``, ``for_`` (minutes).
+
+    ``absent`` is NaN. Raises ValueError for anything else: a rule file may come from somebody else's pack.
+    """
+    if isinstance(value, int | float):
+        return float(value)
+    if value == "absent":
+        return float("nan")
+    try:
+        return float(_evaluate(ast.parse(value, mode="eval").body, known))
+    except (SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"cannot work out {value!r}: {error}") from None
+
+
+def _evaluate(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Name):
+        return known[node.id]
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return known[node.value.id][node.attr]
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
+        return known[node.value.id][node.slice.value]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.left, known), _evaluate(node.right, known))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.operand, known))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS and not node.keywords:
+        return _CALLS[node.func.id](*(_evaluate(argument, known) for argument in node.args))
+    raise ValueError(f"cannot work out {ast.unparse(node)!r}")
