@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
+STATE = Path(__file__).with_name("fake_nvml_state.h")
 LIBRARY = "libnvidia-ml.so.1"
 
 
@@ -22,7 +23,7 @@ def build(folder: Path) -> Path:
     Raises RuntimeError when there is no C compiler or it fails.
     """
     library = folder / LIBRARY
-    if library.exists() and library.stat().st_mtime >= SOURCE.stat().st_mtime:
+    if library.exists() and library.stat().st_mtime >= max(SOURCE.stat().st_mtime, STATE.stat().st_mtime):
         return library
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
