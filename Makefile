@@ -14,7 +14,7 @@ help: ## what can be made
 
 setup: $(VENV) $(SERVERS) ## the virtual environment and the real servers
 
-demo: setup ## a simulated service, real servers, a fault, the notification: the whole product in three minutes
+demo: setup ## a simulated service, real servers, three faults and their notifications, in two minutes
 	$(BIN)/k3observe demo
 
 test: setup lint ## lint, types and the quick tests
