@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from k3observe.catalogue.model import Signal
+from k3observe.catalogue.expression import Spelling
+from k3observe.catalogue.model import Entry, Signal
 from k3observe.config.model import Service
 from k3observe.config.values import Duration
 from k3observe.plan import Plan
@@ -20,11 +21,15 @@ from k3observe.render.template import number
 from k3observe.render.unittests import circumstances, moment, possible, spellings, title
 from k3observe.rules.model import Case, Expected, Input
 
+_Sample = tuple[str, str, list[tuple[dict[str, str], float]]]
+"""An expression, when it is evaluated, and the series it gives."""
+_BOTH: tuple[Spelling, ...] = ("colon", "underscore")
+
 
 def documents(plan: Plan, recorded: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield (domain, promtool test file) for each domain; ``recorded`` are all of them, in order."""
-    step = max(plan.config.prometheus.scrape_interval.seconds, 30.0)
     for domain in recorded:
+        step = max(plan.config.prometheus.scrape_interval.seconds, 60.0 if domain in ("slo", "budget") else 30.0)
         tests = [*_raw(plan, domain, step), *_derived(plan, domain, step)]
         if tests:
             needed = recording.domains(plan, _signals(plan, domain))
@@ -44,48 +49,68 @@ def _signals(plan: Plan, domain: str) -> list[str]:
 
 
 def _raw(plan: Plan, domain: str, step: float) -> Iterator[dict[str, Any]]:
-    """One test for each signal and source, as the first service has it."""
-    seen: set[int] = set()
+    """Each signal from each of its sources, as the first service has it; as many in one test as share no raw metric."""
+    packed: dict[tuple[str, Spelling], list[tuple[set[str], dict[str, str], list[_Sample]]]] = {}
+    for service, signal, entry in _firsts(plan, domain):
+        prefixed = bool(plan.catalogue.sources[entry.source].prefix)
+        for spelling in _BOTH if prefixed else _BOTH[:1]:
+            found = _reading(plan, service, signal, entry, step, spelling)
+            if found is None:
+                continue
+            tests, names = packed.setdefault((service.name, spelling), []), set(entry.metrics)
+            place = next((test for test in tests if not test[0] & names), None)
+            if place is None:
+                tests.append(place := (set(), {}, []))
+            place[0].update(names)
+            place[1].update(found[0])
+            place[2].extend(found[1])
+    for (name, spelling), tests in packed.items():
+        suffix = "" if spelling == "colon" else ", names with underscores"
+        for _, series, samples in tests:
+            yield _test(f"{domain} ({name}): raw series are recorded{suffix}", series, samples)
+
+
+def _firsts(plan: Plan, domain: str) -> Iterator[tuple[Service, Signal, Entry]]:
+    """Signals of a domain with each entry they are recorded from, and the first service of that."""
     for name, signal in plan.catalogue.signals.items():
         if recording.domain(name, signal.kind) != domain:
             continue
+        seen: set[int] = set()
         for service in plan.config.services:
             entry = plan.entry(service.name, name)
-            if entry is None or id(entry) in seen or plan.derives(service.name, name):
-                continue
-            seen.add(id(entry))
-            yield from _reading(plan, service, signal, step)
+            if entry is not None and id(entry) not in seen and not plan.derives(service.name, name):
+                seen.add(id(entry))
+                yield service, signal, entry
 
 
-def _reading(plan: Plan, service: Service, signal: Signal, step: float) -> Iterator[dict[str, Any]]:
-    entry = plan.entry(service.name, signal.name)
-    assert entry is not None
-    value = max(1.0, entry.scale, (entry.at_least or 0.0) * entry.scale)
+def _reading(
+    plan: Plan, service: Service, signal: Signal, entry: Entry, step: float, spelling: Spelling
+) -> tuple[dict[str, str], list[_Sample]] | None:
+    """Series that give a signal a value, and what is recorded then."""
     if signal.kind == "histogram" and not entry.buckets:
-        return
-    given = Input(signal=signal.name, values=[(entry.buckets[0] if signal.kind == "histogram" else value, 12.0)])
-    known = circumstances(plan, service.name)
-    prefixed = bool(plan.catalogue.sources[entry.source].prefix)
+        return None
+    bound = entry.buckets[0] if entry.buckets else 0.0
+    value = max(1.0, entry.scale, (entry.at_least or 0.0) * entry.scale)
+    given = Input(signal=signal.name, values=[(bound if signal.kind == "histogram" else value, 12.0)])
+    series = feed(plan, service, [given], (), circumstances(plan, service.name), step, spelling)
+    if series is None:
+        return None
     labels = _labels(plan, service, signal, {})
-    for spelling in ("colon", "underscore") if prefixed else ("colon",):
-        series = feed(plan, service, [given], (), known, step, spelling)
-        if series is None:
-            continue
-        # other series may come from the same raw metric, such as the phases of a balance
-        only = ",".join(f'{name}="{labels[name]}"' for name in entry.terms[0].labels if name in labels)
-        expected = {signal.series + (f"{{{only}}}" if only else ""): (labels, value)}
-        if signal.kind == "counter":
-            expected = {f"rate({signal.series}[{rate_window(plan.config)}])": (labels, value)}
-        elif signal.kind == "histogram":
-            first = number(entry.buckets[0])
-            expected = {
-                f'sum without (le) ({signal.series}_bucket:rate5m{{le=~"{first}([.]0)?"}})': (labels, 1.0),
-                f"{signal.series}_sum:rate5m": (labels, entry.buckets[0]),
-                f"{signal.series}_count:rate5m": (labels, 1.0),
-            }
-        yield _test(f"{signal.name} ({service.name}, {entry.source}) is recorded" + (
-            "" if spelling == "colon" else ", names with underscores"), series,
-            [(expr, "11m", [sample]) for expr, sample in expected.items()])  # fmt: skip
+    # other series may come from the same raw metric, such as the phases of a balance
+    own = {"service": service.name} | {name: labels[name] for name in entry.terms[0].labels if name in labels}
+    only = ", ".join(f'{name}="{text}"' for name, text in own.items())
+    if signal.kind == "counter":
+        expected = {f"rate({signal.series}{{{only}}}[{rate_window(plan.config)}])": value}
+    elif signal.kind == "histogram":
+        le = f'le=~"{number(bound)}([.]0)?"'
+        expected = {
+            f"sum without (le) ({signal.series}_bucket:rate5m{{{only}, {le}}})": 1.0,
+            f"{signal.series}_sum:rate5m{{{only}}}": bound,
+            f"{signal.series}_count:rate5m{{{only}}}": 1.0,
+        }
+    else:
+        expected = {f"{signal.series}{{{only}}}": value}
+    return series, [(expr, "11m", [(labels, amount)]) for expr, amount in expected.items()]
 
 
 def _derived(plan: Plan, domain: str, step: float) -> Iterator[dict[str, Any]]:
@@ -140,9 +165,7 @@ def _labels(
     return {name: full[name] for name in names if full.get(name)}
 
 
-def _test(
-    name: str, series: Mapping[str, str], expected: list[tuple[str, str, list[tuple[dict[str, str], float]]]]
-) -> dict[str, Any]:
+def _test(name: str, series: Mapping[str, str], expected: list[_Sample]) -> dict[str, Any]:
     return {
         "name": name,
         "input_series": [{"series": text, "values": values} for text, values in sorted(series.items())],
@@ -150,7 +173,9 @@ def _test(
             {
                 "expr": f"round(10000 * {expr})",
                 "eval_time": at,
-                "exp_samples": [{"labels": _braced(labels), "value": round(10000 * value)} for labels, value in samples],
+                "exp_samples": [
+                    {"labels": _braced(labels), "value": round(10000 * value)} for labels, value in samples
+                ],
             }
             for expr, at, samples in expected
         ],
