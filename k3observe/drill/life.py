@@ -30,7 +30,10 @@ def wave(now: float, period: float, low: float, high: float, shift: float = 0.0)
 
 
 def vllm(node: Node, index: int, part: float, now: float) -> None:
-    """The first of the engines is overloaded in the middle; its rank 3 is hot from a quarter until a rebalance."""
+    """The first of the engines is overloaded in the middle; its rank 3 is hot from a quarter until a rebalance.
+
+    At the end rank 5 of the second gets hot.
+    """
     full = index == 0 and 0.5 <= part < 0.75
     waiting = round(wave(now, 20, 5, 12)) if full else 0
     requests = wave(now, 70, 2.5, 5.5, 0.3 * index) * (1.7 if full else 1.0)
@@ -50,6 +53,8 @@ def vllm(node: Node, index: int, part: float, now: float) -> None:
             node.experts.skew(hot=3, factor=2.6)
         elif index == 0 and part >= 0.7 and node.experts.hot:
             node.experts.rebalance(time.time())
+        elif index == 1 and part >= 0.86:
+            node.experts.skew(hot=5, factor=1.9)
     if node.gpus is not None:
         node.gpus.set(_cards(index, hot, part, now))
 
