@@ -51,13 +51,6 @@ class Catalogue:
             if entry.signal == signal and _covers(entry.versions, version)
         )
 
-    def boundary(self, source: str, signal: str, version: Version) -> VersionRange | None:
-        """The range of an entry that starts or ends inside a version without patch ("0.9"), if there is one."""
-        for entry in self.sources[source].entries:
-            if entry.signal == signal and entry.versions.boundary_within(version):
-                return entry.versions
-        return None
-
 
 def _covers(versions: VersionRange, version: Version | None) -> bool:
     return versions.high is None if version is None else version in versions

@@ -84,13 +84,6 @@ class VersionRange:
             return False
         return (self.low is None or self.low <= version) and (self.high is None or version < self.high)
 
-    def boundary_within(self, version: Version) -> bool:
-        """True when ``version`` names no patch and some patches of it are in the range and others are not."""
-        if not version.open:
-            return False
-        first = Version((version.numbers[0], version.numbers[1] if version.numbers[1] != _NEWEST else 0, 0, 0))
-        return any(bound is not None and first < bound <= version for bound in (self.low, self.high))
-
     def __str__(self) -> str:
         parts = [f"{sign}{bound}" for sign, bound in ((">=", self.low), ("<", self.high)) if bound is not None]
         return ",".join(parts) or "*"

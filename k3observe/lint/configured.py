@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 from k3observe.catalogue.catalogue import Catalogue
+from k3observe.catalogue.history import history, name_problem
 from k3observe.catalogue.model import Entry, Source
-from k3observe.config.model import Config
+from k3observe.catalogue.version import Version
+from k3observe.config.model import Config, Service
 from k3observe.exporters import families
 from k3observe.facts import facts
 from k3observe.lint.surroundings import Surroundings
@@ -27,7 +30,8 @@ def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
             shares.update(names if entry.scale == 1 and len(entry.terms) == 1 else [signal.series])
     series = frozenset(_series(catalogue))
     if config is None:
-        return Surroundings(top_bounds=tops, shares=frozenset(shares), series=series)
+        return Surroundings(
+            top_bounds=tops, shares=frozenset(shares), series=series, engine_name=_engine_name(catalogue, ()))
     reserved = [facts(service)["gpu_memory_utilization"] for service in config.services]
     return Surroundings(
         scrape_interval=config.prometheus.scrape_interval.seconds,
@@ -37,6 +41,7 @@ def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
         top_bounds=tops,
         shares=frozenset(shares),
         series=series,
+        engine_name=_engine_name(catalogue, config.services),
     )
 
 
@@ -48,6 +53,29 @@ def _series(catalogue: Catalogue) -> Iterator[str]:
     for family in vars(families).values():
         if isinstance(family, families.Family):
             yield family.name
+
+
+def _engine_name(catalogue: Catalogue, services: Iterable[Service]) -> Callable[[str], str]:
+    """Names are asked of every version that a service runs; of an engine that none runs, of all releases."""
+    running: dict[str, set[Version | None]] = {}
+    for service in services:
+        source, version = catalogue.sources[service.engine.name], service.engine.version
+        running.setdefault(source.extends or source.name, set()).add(Version.parse(version) if version else None)
+
+    def said(name: str) -> str:
+        source = catalogue.sources.get(re.split("[:_]", name)[0])
+        table = history(source.history) if source else None
+        if source is None or table is None:
+            return ""
+        known = table.family(name)
+        # vllm_x may be anybody's; and where nothing runs, any release may
+        if (known is None and ":" not in name) or (known is not None and source.name not in running):
+            return ""
+        versions = running.get(source.name, {None})
+        found = [name_problem(catalogue, source.name, name, version or table.releases[-1]) for version in versions]
+        return found[0].en if found[0] and all(found) else ""
+
+    return said
 
 
 def _entries(catalogue: Catalogue) -> Iterator[tuple[Source, Entry]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from k3observe.config.errors import ConfigError, Problem
 from k3observe.drill.binaries import BinaryMissingError, find
@@ -21,9 +24,22 @@ def amtool(*arguments: str) -> tuple[bool, str]:
     return _run("amtool", arguments, None)
 
 
-def run_tests(files: Sequence[Path]) -> tuple[bool, str]:
-    """Run promtool's unit tests of rules."""
-    return promtool("test", "rules", *map(str, files))
+class Tested(NamedTuple):
+    """A file of unit tests, whether it passed, and what promtool said."""
+
+    file: Path
+    passed: bool
+    said: str
+
+
+def run_tests(files: Sequence[Path]) -> Iterator[Tested]:
+    """Run promtool's unit tests of rules, a process a file and as many at once as there are cores, in order."""
+
+    def run(file: Path) -> Tested:
+        return Tested(file, *promtool("test", "rules", str(file)))
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        yield from pool.map(run, files)
 
 
 @cache

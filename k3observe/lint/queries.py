@@ -9,8 +9,7 @@ from typing import Any
 
 import promql_parser as promql
 
-from k3observe.catalogue.history import history
-from k3observe.lint import histograms, ratios
+from k3observe.lint import histograms, ratios, selectors
 from k3observe.lint.finding import Check, Fault
 from k3observe.lint.labels import labels
 from k3observe.lint.panels import Dashboard, Query
@@ -108,18 +107,9 @@ def unknown_metric(query: Query, expr: Any, around: Surroundings) -> Iterator[Fa
     """A panel on a name that nothing has is empty, and says nothing of why."""
     for selector in each(expr, promql.VectorSelector):
         for name in names(selector):
-            if _unknown(name, around):
+            ours = name.startswith(("k3:", "k3_")) and name not in around.records
+            if ours and around.series and not {name, _PARTS.sub("", name)} & around.series:
                 yield Fault(f"nothing has the series {name}", query.text, "see `k3observe explain` for the signals")
-
-
-def _unknown(name: str, around: Surroundings) -> bool:
-    if name in around.records:
-        return False
-    if name.startswith(("k3:", "k3_")):
-        return bool(around.series) and name not in around.series and _PARTS.sub("", name) not in around.series
-    engine = name.partition(":")[0]
-    known = history(engine) if ":" in name and engine in ("vllm", "sglang") else None
-    return known is not None and known.family(name) is None
 
 
 def _as_rule(find: Callable[[Rule, Surroundings], Iterator[Fault]], query: Query, expr: Any,
@@ -133,6 +123,7 @@ _SHARED = (
     Check("promql/quantile-without-le", histograms.quantile_without_le),
     Check("promql/average-of-quantiles", histograms.average_of_quantiles),
     Check("promql/le-spelling", histograms.le_spelling),
+    Check("promql/unknown-metric", selectors.unknown_metric),
 )
 
 CHECKS: tuple[Check[Dashboard], ...] = (

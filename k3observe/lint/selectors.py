@@ -59,7 +59,21 @@ def version_dependent(rule: Rule, around: Surroundings) -> Iterator[Fault]:
                             f"it needs {since.removesuffix('.0')}")  # fmt: skip
 
 
+def unknown_metric(rule: Rule, around: Surroundings) -> Iterator[Fault]:
+    """Engines rename and remove metrics; ``new or old`` is right as long as one of both is there."""
+    faults = []
+    for selector in each(rule.expr, promql.VectorSelector):
+        said = [around.engine_name(name) for name in names(selector) if name not in around.records]
+        if said and all(said):
+            what, _, fix = said[0].partition(": ")
+            faults.append(Fault(what, str(selector), fix, rule.at("expr")))
+        elif said and any(operator(node) == "or" for node in each(rule.expr, promql.BinaryExpr)):
+            return
+    yield from faults
+
+
 CHECKS = (
+    Check("promql/unknown-metric", unknown_metric),
     Check("promql/unknown-job", unknown_job),
     Check("promql/label-without-metric", label_without_metric),
     Check("promql/version-dependent", version_dependent),

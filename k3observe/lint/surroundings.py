@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from k3observe.lint.labels import Labels
@@ -17,7 +17,8 @@ class Surroundings:
     ``records`` maps a recorded series to the labels it carries. ``reserved`` is the largest share of device memory that
     an engine reserves. ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
     ``shares`` are names of gauges that read 0 to 1. ``series`` are all names that start with ``k3``, of recorded series
-    (of a histogram without ``_bucket:rate5m``) and of the exporters; empty where they are not known.
+    (of a histogram without ``_bucket:rate5m``) and of the exporters; empty where they are not known. ``engine_name``
+    says what is wrong with the name of an engine's metric, nothing where the engines of the configuration have it.
     """
 
     scrape_interval: float = 15.0
@@ -30,3 +31,4 @@ class Surroundings:
     top_bounds: Mapping[str, float] = field(default_factory=dict)
     shares: frozenset[str] = frozenset()
     series: frozenset[str] = frozenset()
+    engine_name: Callable[[str], str] = lambda name: ""

@@ -44,13 +44,6 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         VersionRange.parse(text)
 
 
-def test_a_boundary_inside_an_open_version_is_seen() -> None:
-    assert VersionRange.parse("<0.9.2").boundary_within(Version.parse("0.9"))
-    assert VersionRange.parse(">=0.9.2").boundary_within(Version.parse("0.9"))
-    assert not VersionRange.parse(">=0.9.2").boundary_within(Version.parse("0.9.1"))
-    assert not VersionRange.parse(">=0.9.0").boundary_within(Version.parse("0.9"))
-
-
 @given(numbers, numbers)
 def test_versions_order_as_their_numbers_do(one: str, other: str) -> None:
     def key(text: str) -> tuple[int, ...]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from k3observe.catalogue.loader import load as load_catalogue
+from k3observe.config import loads
 from k3observe.config.source import Located
+from k3observe.lint.configured import surroundings
 from k3observe.lint.folder import Document
 from k3observe.lint.labels import labels
 from k3observe.lint.promql import parse, without_variables
@@ -143,3 +146,32 @@ def test_variables_of_grafana_are_replaced_before_parsing() -> None:
     replaced = without_variables(text.replace("$threshold", "1"))
     assert replaced == 'rate(x{a=~"x", b="x", c="x"}[5m]) > 1'
     assert "le" in labels(parse(replaced), {})
+
+
+ENGINES = """\
+version: 1
+stack: k3
+services:
+  - {name: old, engine: {name: vllm-ascend, version: "0.9.1"}, targets: ["10.0.0.1:8000"]}
+  - {name: new, engine: {name: vllm, version: "0.33"}, targets: ["10.0.0.2:8000"]}
+"""
+
+
+@pytest.mark.parametrize(("expr", "with_configuration", "without"), [
+    ("vllm:num_requests_swapped > 1", True, False),
+    ("vllm:kv_cache_usage > 1", True, True),
+    ("rate(vllm_num_requests_swapped[5m]) > 1", True, False),
+    ("vllm:gpu_cache_usage_perc > 0.9", False, False),
+    ("sglang:num_prefill_infight_queue_reqs > 1", False, False),
+    ("vllm:kv_cache_usage_perc > 0.9 or vllm:num_requests_swapped > 1", False, False),
+    ('{__name__=~"vllm[:_]kv_cache_usage_perc"} > 0.9', False, False),
+    ("vllm_expert_load_variance > 1", False, False),
+    ("http_requests > 1", False, False),
+])  # fmt: skip
+def test_a_metric_is_unknown_where_no_version_that_runs_has_it(
+    expr: str, with_configuration: bool, without: bool
+) -> None:
+    catalogue = load_catalogue()
+    configured = surroundings(catalogue, loads(ENGINES).config)
+    assert ("promql/unknown-metric" in ids(expr, around=configured)) is with_configuration
+    assert ("promql/unknown-metric" in ids(expr, around=surroundings(catalogue, None))) is without
