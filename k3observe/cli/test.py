@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -9,12 +10,13 @@ import click
 
 @click.command("test")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("."))
-def command(folder: Path) -> int:
+@click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(folder: Path, form: str) -> int:
     """Run the unit tests of the rendered alerts with `promtool test rules`.
 
     \b
     k3observe test            # the bundle in this folder
-    k3observe test bundle
+    k3observe test bundle --output json
     """
     from k3observe import bundle
     from k3observe.config.errors import ConfigError, Problem
@@ -25,6 +27,17 @@ def command(folder: Path) -> int:
     if not files:
         raise ConfigError([Problem("holds no tests", file=str(folder / "prometheus" / "tests"),
                                    fix="run `k3observe render` first, or name the folder of the bundle")])  # fmt: skip
-    ok, output = run_tests(files)
-    click.echo(output)
-    return 0 if ok else 1
+    results = []
+    for result in run_tests(files):
+        results.append(result)
+        if form == "text":
+            click.echo(f"{'ok' if result.passed else 'FAILED':7} {result.file.name}")
+            if not result.passed:
+                click.echo(result.said)
+    failed = sum(not result.passed for result in results)
+    if form == "json":
+        tests = [{"file": str(r.file), "passed": r.passed, "output": r.said} for r in results]
+        click.echo(json.dumps({"passed": len(results) - failed, "failed": failed, "tests": tests}, indent=2))
+    else:
+        click.echo(f"{len(results) - failed} passed, {failed} failed")
+    return 1 if failed else 0

@@ -163,9 +163,9 @@ def _render(folder: Path, config: str, say: Say) -> None:
     shown = ("Watchdog", *(fault.alert for fault in FAULTS))
     tests = [folder / f"bundle/prometheus/tests/demo-{alert}.yml" for alert in shown]
     say(f"$ promtool test rules bundle/prometheus/tests/demo-{{{','.join(shown)}}}.yml")
-    ok, output = run_tests(tests)
-    if not ok:
-        raise StoryError(f"the rendered unit tests fail:\n{output}")
+    for test in run_tests(tests):
+        if not test.passed:
+            raise StoryError(f"the rendered unit tests fail:\n{test.said}")
     say(f"  promtool: {len(tests)} test files pass")
 
 

@@ -147,7 +147,7 @@ def test_a_fragment_is_a_route_of_this_stack_to_paste(tmp_path: Path) -> None:
 
 
 def test_a_route_to_a_receiver_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match="notify.routes.default: names a receiver that does not exist: 'ops'"):
+    with pytest.raises(ConfigError, match=r"notify\.routes\.default: names a receiver that does not exist: 'ops'"):
         planned(notify={"routes": {"default": "ops"}})
 
 
