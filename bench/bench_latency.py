@@ -61,7 +61,8 @@ def main() -> None:
         folder = Path(name)
         service = everything.enter_context(stack.vllm(folder / "simulated", replicas=2))
         node = service.nodes[0]
-        assert node.gpus is not None
+        gpus = node.gpus
+        assert gpus is not None
         receiver = everything.enter_context(receive())
         port = servers.free_port()
         text = configuration(service.config, receiver.url("all"), f"127.0.0.1:{port}")
@@ -76,7 +77,6 @@ def main() -> None:
             "EngineDown": (lambda: node.engine.inject("gone"), node.engine.heal, BOUND),
             "AcceleratorLost": (lambda: gpus.set({"cards": SEVEN}), lambda: gpus.set({"cards": ALL}), BOUND + POLL),
         }
-        gpus = node.gpus
         took: dict[str, list[float]] = {alert: [] for alert in faults}
         for _ in range(ROUNDS):
             for alert, (inject, heal, _) in faults.items():

@@ -28,6 +28,7 @@ from k3observe.drill.advance import Replay
 from k3observe.drill.binaries import find
 from k3observe.drill.exposition import write
 from k3observe.drill.replay import load
+from k3observe.drill.traffic import Load, traffic
 from k3observe.plan import plan
 from k3observe.render.bundle import render
 from k3observe.render.text import to_yaml
@@ -74,7 +75,7 @@ class Engines:
 def engines() -> Iterator[list[str]]:
     """Run them all; yield their addresses."""
     replay = load(stack.ENGINES / "vllm-0.33.prom")
-    stack.traffic(replay, "vllm", stack.Load())
+    traffic(replay, "vllm", Load())
     running = Engines(SERVICES * ENGINES, replay)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()

@@ -30,6 +30,7 @@ from k3observe.drill import servers, stack
 from k3observe.drill.devices import npu_smi, nvml
 from k3observe.drill.experts import Experts, publishing
 from k3observe.drill.replay import Target, load, serve
+from k3observe.drill.traffic import Load, traffic
 
 CARDS, NPUS, RANKS = 8, 4, 8
 WINDOW = 10.0
@@ -185,7 +186,7 @@ def npu_smi_fails(world: World) -> Callable[[], None]:
 
 
 def engine_fails(world: World) -> Callable[[], None]:
-    world.engine.inject(world.random.choice(["gone", "hang", "error"]))  # type: ignore[arg-type]
+    world.engine.inject(world.random.choice(["gone", "hang", "error"]))
     return world.engine.heal
 
 
@@ -367,7 +368,7 @@ def world(folder: Path, source: random.Random) -> Iterator[World]:
     nvml.build(folder / "nvml")
     with ExitStack() as everything:
         engine = everything.enter_context(serve(load(stack.ENGINES / "vllm-0.33.prom")))
-        stack.traffic(engine.replay, "vllm", stack.Load())
+        traffic(engine.replay, "vllm", Load())
         experts = everything.enter_context(publishing(Experts(published, "kimi-k3", RANKS, 92)))
         npu = npu_smi.install(folder, npu_smi.cards("910", NPUS))
         log = folder / "engine.log"

@@ -15,7 +15,8 @@ import pytest
 
 from k3observe.drill import stack
 from k3observe.drill.binaries import Release
-from k3observe.drill.stack import Load, Node
+from k3observe.drill.stack import Node
+from k3observe.drill.traffic import Load, traffic
 
 from .room import EVALUATION, GROUP_WAIT, SCRAPE, Room, running
 
@@ -42,11 +43,11 @@ class Fault:
 
 
 def fill(node: Node) -> None:
-    stack.traffic(node.engine.replay, "vllm", Load(cache=0.97, running=16))
+    traffic(node.engine.replay, "vllm", Load(cache=0.97, running=16))
 
 
 def relax(node: Node) -> None:
-    stack.traffic(node.engine.replay, "vllm", Load())
+    traffic(node.engine.replay, "vllm", Load())
 
 
 def skew(node: Node) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from k3observe.drill import servers, stack
 from k3observe.drill.binaries import Release
+from k3observe.drill.traffic import Load, traffic
 from k3observe.drill.webhook import Receiver, receive
 
 from .room import Room, configuration, render
@@ -71,10 +72,11 @@ def test_a_fragment_in_an_existing_prometheus_and_alertmanager_works_beside_what
         folder.mkdir()
         prometheus, routing = existing(folder, receiver, address)
         put_in(bundle, folder, prometheus, routing, by_file=toolset == "3.5")
-        for command in (
+        commands: list[list[str | Path]] = [
             [promtool, "check", "config", folder / "prometheus.yml"],
             [amtool, "check-config", folder / "alertmanager.yml"],
-        ):
+        ]
+        for command in commands:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
         alertmanager = everything.enter_context(servers.alertmanager(
@@ -82,7 +84,7 @@ def test_a_fragment_in_an_existing_prometheus_and_alertmanager_works_beside_what
         server = everything.enter_context(servers.prometheus(prometheus_bin, folder / "prometheus.yml", tmp_path))
         room = Room(tmp_path, server, alertmanager, receiver)
         room.scraped(2)
-        stack.traffic(service.nodes[0].engine.replay, "vllm", stack.Load(cache=0.97))
+        traffic(service.nodes[0].engine.replay, "vllm", Load(cache=0.97))
         notification, alert = room.notified("KVCacheUsageHigh", "firing", 30)
         assert notification.path == "/scale_out"
         assert alert["labels"]["service"] == "kimi-k3"

@@ -55,8 +55,8 @@ def sidecar(folder: Path, npu: Path, engine: str) -> Iterator[subprocess.Popen[s
     ]  # fmt: skip
     environment = {**os.environ, **nvml.environment(library.parent, state)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
         try:
-            assert process.stderr is not None
             while line := process.stderr.readline():
                 if re.search("listening on", line):
                     break

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 import yaml
 
-from k3observe.drill import servers, stack
+from k3observe.drill import servers
 from k3observe.drill.advance import Replay
 from k3observe.drill.binaries import Release
 from k3observe.drill.exposition import Exposition, parse
 from k3observe.drill.replay import serve
 from k3observe.drill.servers import Server
-from k3observe.drill.stack import ENGINES, Load
+from k3observe.drill.stack import ENGINES
+from k3observe.drill.traffic import Load, traffic
 from k3observe.drill.webhook import receive
 
 from .room import configuration, render
@@ -111,7 +112,7 @@ def pair(
             clock = Clock()
             clock.ago = time.time() - now + HISTORY
             replay = Replay(exposition, clock, clock)
-            stack.traffic(replay, kind, Load())
+            traffic(replay, kind, Load())
             target = everything.enter_context(serve(replay))
             services.append({**document, "targets": [target.address]})
             replays.append((replay, clock, document["name"], target.address))
