@@ -15,7 +15,10 @@ from k3observe.render.latency import latency
 from k3observe.render.selector import quoted, selector
 from k3observe.render.template import fill
 
-DOMAINS = ("targets", "requests", "latency", "lengths", "kv-cache", "experts", "accelerators", "fleet", "slo", "budget")
+DOMAINS = (
+    "targets", "load", "outcomes", "tokens", "latency", "lengths", "kv-cache", "experts", "device-memory",
+    "device-health", "devices", "fleet", "slo", "budget",
+)  # fmt: skip
 SLOW = {"budget": 300.0}
 """Seconds between evaluations of domains that look back a month."""
 
@@ -38,19 +41,27 @@ class Record:
         }
 
 
+_NAMED = {
+    **dict.fromkeys(("engine_up", "engines", "replicas_expected", "exporter_up", "source_freshness", "source_up"),
+                    "targets"),
+    **dict.fromkeys(("engine_sleeping", "requests_running", "requests_waiting", "requests_deferred"), "load"),
+    **dict.fromkeys(("prompt_length", "output_length", "prefill_time", "decode_time"), "lengths"),
+    **dict.fromkeys(("accelerator_health", "accelerator_fault", "accelerator_errors", "accelerator_last_xid",
+                     "accelerator_row_remap_failure", "accelerator_read_ok", "accelerator_read_age"), "device-health"),
+}  # fmt: skip
+_PREFIXES = {
+    "kv_": "kv-cache", "preemptions": "kv-cache", "expert_": "experts", "accelerator_memory": "device-memory",
+    "accelerator": "devices", "requests_": "outcomes", "request_": "outcomes",
+}  # fmt: skip
+
+
 def domain(signal: str, kind: str) -> str:
-    """The group in which a signal is recorded."""
-    if signal.startswith(("kv_cache", "preemptions")):
-        return "kv-cache"
-    if signal.startswith("expert"):
-        return "experts"
-    if signal.startswith("accelerator"):
-        return "accelerators"
-    if signal in ("engine_up", "engines", "replicas_expected", "exporter_up", "source_freshness", "source_up"):
-        return "targets"
-    if signal in ("prompt_length", "output_length", "prefill_time", "decode_time"):
-        return "lengths"
-    return "latency" if kind == "histogram" else "requests"
+    """The group in which a signal is recorded: small ones, so that a test need not load them all."""
+    if signal in _NAMED:
+        return _NAMED[signal]
+    if kind == "histogram":
+        return "latency"
+    return next((name for prefix, name in _PREFIXES.items() if signal.startswith(prefix)), "tokens")
 
 
 def groups(plan: Plan) -> dict[str, list[Record]]:
