@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from k3observe.catalogue import values
 from k3observe.catalogue.catalogue import Catalogue
@@ -30,51 +31,21 @@ from k3observe.config.errors import did_you_mean
 
 FOLDER = Path(__file__).parent
 _SOURCE_KEYS = (
-    "name",
-    "title",
-    "kind",
-    "job",
-    "port",
-    "metrics_path",
-    "prefix",
-    "evidence",
-    "labels",
-    "collapse",
-    "example",
-    "history",
-    "extends",
-    "buckets",
-    "unless",
-    "enable",
-    "marks",
-    "signals",
-)
+    "name", "title", "kind", "job", "port", "metrics_path", "prefix", "evidence", "labels", "collapse", "example",
+    "history", "extends", "buckets", "unless", "enable", "marks", "signals",
+)  # fmt: skip
 _TERM_KEYS = ("metric", "type", "match", "labels", "examples")
 _ENTRY_KEYS = (
-    *_TERM_KEYS,
-    "versions",
-    "terms",
-    "combine",
-    "scale",
-    "aggregate",
-    "collapse",
-    "equals",
-    "age",
-    "at_least",
-    "blocks",
-    "lazy",
-    "includes",
-    "example",
-    "when",
-    "unless",
-    "enable",
-    "otherwise",
-    "misleads",
-    "evidence",
-    "reference",
-    "buckets",
-)
+    *_TERM_KEYS, "versions", "terms", "combine", "scale", "aggregate", "collapse", "equals", "age", "at_least",
+    "blocks", "lazy", "includes", "example", "when", "unless", "enable", "otherwise", "misleads", "evidence",
+    "reference", "buckets",
+)  # fmt: skip
 _GAP_KEYS = ("gap", "fix", "versions")
+_EVIDENCES: tuple[Evidence, ...] = ("exposition", "documentation")
+_BLANK = Source(
+    name="", title="", kind="engine", job="k3-engine", port=8000, metrics_path="/metrics", prefix="",
+    evidence="documentation", labels={}, example={}, entries=(), gaps=())
+"""What a source is that neither says it nor extends another."""
 _METRIC_NAME = re.compile(r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")
 
 
@@ -139,37 +110,29 @@ def _signals(document: Node) -> dict[str, Signal]:
 def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, Source]) -> Source:
     fields = document.mapping(_SOURCE_KEYS)
     name = values.need(document, "name").text()
-    base = known.get(name)
+    base = known.get(name, _BLANK)
     if "extends" in fields:
         extends = fields["extends"].text()
         if extends not in known:
             raise fields["extends"].error("names no source", did_you_mean(extends, known), extends)
         base = known[extends]
     text = values.Texts(fields)
-    evidences: tuple[Evidence, ...] = ("exposition", "documentation")
-    kinds = ("engine", "exporter")
-    kind = values.choice(fields["kind"], kinds) if "kind" in fields else (base.kind if base else "engine")
-    evidence: Evidence = (
-        values.choice(fields["evidence"], evidences)
-        if "evidence" in fields
-        else (base.evidence if base else "documentation")
-    )
-    labels = values.labels(fields["labels"]) if "labels" in fields else (base.labels if base else {})
+    kinds: tuple[Literal["engine"], Literal["exporter"]] = ("engine", "exporter")
     shell = Source(
         name=name,
-        title=text.get("title", base.title if base else name),
-        kind="engine" if kind == "engine" else "exporter",
-        job=text.get("job", base.job if base else "k3-engine"),
-        port=values.port(fields["port"]) if "port" in fields else (base.port if base else 8000),
-        metrics_path=text.get("metrics_path", base.metrics_path if base else "/metrics"),
-        prefix=text.get("prefix", base.prefix if base else ""),
-        evidence=evidence,
-        labels=labels,
-        example=values.strings(fields["example"]) if "example" in fields else (base.example if base else {}),
-        history=text.get("history", base.history if base else ""),
+        title=text.get("title", base.title or name),
+        kind=values.choice(fields["kind"], kinds) if "kind" in fields else base.kind,
+        job=text.get("job", base.job),
+        port=values.port(fields["port"]) if "port" in fields else base.port,
+        metrics_path=text.get("metrics_path", base.metrics_path),
+        prefix=text.get("prefix", base.prefix),
+        evidence=values.choice(fields["evidence"], _EVIDENCES) if "evidence" in fields else base.evidence,
+        labels=values.labels(fields["labels"]) if "labels" in fields else base.labels,
+        example=values.strings(fields["example"]) if "example" in fields else base.example,
+        history=text.get("history", base.history),
         extends=text.get("extends", ""),
-        marks=tuple(map(_mark, fields["marks"].items())) if "marks" in fields else (base.marks if base else ()),
-        enable=text.get("enable", base.enable if base else ""),
+        marks=tuple(map(_mark, fields["marks"].items())) if "marks" in fields else base.marks,
+        enable=text.get("enable", base.enable),
         entries=(),
         gaps=(),
     )
@@ -196,13 +159,12 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
                 gaps.append(_gap(item, name, signal_name))
             else:
                 entries.append(_entry(item, shell, signal, common))
-    if base:
-        entries += [
-            replace(entry, source=name, evidence=_inherited(entry, shell, base))
-            for entry in base.entries
-            if entry.signal not in listed
-        ]
-        gaps += [replace(gap, source=name) for gap in base.gaps if gap.signal not in listed]
+    entries += [
+        replace(entry, source=name, evidence=_inherited(entry, shell, base))
+        for entry in base.entries
+        if entry.signal not in listed
+    ]
+    gaps += [replace(gap, source=name) for gap in base.gaps if gap.signal not in listed]
     return replace(shell, entries=tuple(entries), gaps=tuple(gaps))
 
 
@@ -248,7 +210,6 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
     text = values.Texts(fields)
     combine = values.choice(fields["combine"], ("union", "first")) if "combine" in fields else "union"
     aggregates: tuple[Aggregate, ...] = ("max", "min", "sum", "count")
-    evidences: tuple[Evidence, ...] = ("exposition", "documentation")
     scale = fields["scale"].number() if "scale" in fields else 1.0
     if scale == 0:
         raise fields["scale"].error("must not be 0")
@@ -276,7 +237,7 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
         enable=text.get("enable", common.enable),
         otherwise=text.get("otherwise", ""),
         misleads=values.sentence(fields["misleads"]) if "misleads" in fields else None,
-        evidence=values.choice(fields["evidence"], evidences) if "evidence" in fields else source.evidence,
+        evidence=values.choice(fields["evidence"], _EVIDENCES) if "evidence" in fields else source.evidence,
         reference=text.get("reference", ""),
         buckets=values.buckets(fields["buckets"], common.buckets) if "buckets" in fields else (),
     )
