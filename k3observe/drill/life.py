@@ -56,19 +56,19 @@ def vllm(node: Node, index: int, part: float, now: float) -> None:
         elif index == 1 and part >= 0.86:
             node.experts.skew(hot=5, factor=1.9)
     if node.gpus is not None:
-        node.gpus.set(_cards(index, hot, part, now))
+        node.gpus.set(_cards(index, 3 if hot else 5 if index == 1 and part >= 0.86 else None, part, now))
 
 
-def _cards(index: int, hot: bool, part: float, now: float) -> dict[str, object]:
+def _cards(index: int, hot: int | None, part: float, now: float) -> dict[str, object]:
     """Cards that compute draw power, cards that wait for another draw less; all of them look busy."""
     settings: dict[str, object] = {}
     throttled = index == 1 and 0.4 <= part < 0.65
     if index == 0 and part >= 0.6:
         settings["gpu.2.xid"] = "31"
     for card in range(8):
-        power = 640.0 if hot and card == 3 else 430.0 if hot else 560.0
+        power = 640.0 if card == hot else 560.0 if hot is None else 430.0
         power += wave(now, 30, -15, 15, card / 8)
-        heat = wave(now, 60, 60, 66, card / 8) + (6 if hot and card == 3 else 0)
+        heat = wave(now, 60, 60, 66, card / 8) + (6 if card == hot else 0)
         if throttled and card == 5:
             power, heat = 330.0, 91.0
         settings |= {
