@@ -59,7 +59,7 @@ def _step(plan: Plan, rules: Sequence[Rule]) -> float:
         return max(plan.config.prometheus.scrape_interval.seconds, every.seconds)
     spans = [span.seconds for rule in rules for span in (rule.settings.window, rule.settings.for_) if span]
     shortest = min((seconds for seconds in spans if seconds), default=60.0)
-    steps = [step for step in (15.0, 30.0, 60.0) if step <= shortest / 5]
+    steps = [step for step in (15.0, 30.0, 60.0) if step <= shortest / 4]
     return max([plan.config.prometheus.scrape_interval.seconds, min(15.0, shortest // 4), *steps])
 
 
