@@ -20,6 +20,7 @@ from k3observe.render import (
     unittests,
 )
 from k3observe.render.alerts import Rule
+from k3observe.render.selector import quoted
 from k3observe.render.text import header, items, to_yaml
 
 Bundle = dict[str, bytes]
@@ -68,7 +69,9 @@ def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
 
     recorded = recording.groups(plan)
     for domain, records in recorded.items():
-        yield group(f"signals-{domain}", [(record.comment, record.document()) for record in records])
+        path, content = group(f"signals-{domain}", [(record.comment, record.document()) for record in records])
+        yield path, content
+        yield path.replace("/rules/", "/tests/another-stack/"), _of_another(stack, content)
     for domain, document in signaltests.documents(plan, list(recorded)):
         yield f"prometheus/tests/{stack}-signals-{domain}.yml", (header(plan.config) + to_yaml(document)).encode()
     for part in plan.pack.groups:
@@ -78,4 +81,16 @@ def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
         yield group(f"alerts-{part.group}", [(rule.comment(plan.config.language), rule.document()) for rule in own])
         for alert, document in unittests.documents(plan, own, f"{stack}-alerts-{part.group}", list(recorded)):
             yield f"prometheus/tests/{stack}-{alert}.yml", (header(plan.config) + to_yaml(document)).encode()
+        stranger = unittests.strangers(plan, own, f"{stack}-alerts-{part.group}", list(recorded))
+        if stranger is not None:
+            path = f"prometheus/tests/{stack}-another-stack-{part.group}.yml"
+            yield path, (header(plan.config) + to_yaml(stranger)).encode()
     yield from prometheus.files(plan, [f"rules/{name}" for name in names])
+
+
+def _of_another(stack: str, content: bytes) -> bytes:
+    """Recording rules as another stack has them, for tests."""
+    other = unittests.another(stack)
+    text = content.decode().replace(f"stack={quoted(stack)}", f"stack={quoted(other)}")
+    text = text.replace(f"          stack: {stack}\n", f"          stack: {other}\n")
+    return text.replace(f"  - name: {stack}-", f"  - name: {other}-").encode()

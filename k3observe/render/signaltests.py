@@ -5,6 +5,7 @@ Values are compared as whole ten-thousandths, since promtool compares every bit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,19 @@ def _raw(plan: Plan, domain: str, step: float) -> Iterator[dict[str, Any]]:
             yield _test(f"{domain} ({name}): raw series are recorded{suffix}", series, samples)
 
 
+def _strangers(plan: Plan, entry: Entry, series: dict[str, str]) -> dict[str, str]:
+    """The same series of another stack, of another job, and with other values of each label that is selected on."""
+    stack = plan.config.stack
+    found: dict[str, str] = {}
+    matched = {name for term in entry.terms for name in term.match}
+    for text, values in series.items():
+        for name, other in {"stack": f"{stack}-other", "job": "other", **dict.fromkeys(matched, "other")}.items():
+            changed, count = re.subn(rf'(?<=[{{,]){name}="[^"]*"', f'{name}="{other}"', text)
+            if count:
+                found[changed] = values
+    return found
+
+
 def _firsts(plan: Plan, domain: str) -> Iterator[tuple[Service, Signal, Entry]]:
     """Signals of a domain with each entry they are recorded from, and the first service of that."""
     for name, signal in plan.catalogue.signals.items():
@@ -91,10 +105,15 @@ def _reading(
         return None
     bound = entry.buckets[0] if entry.buckets else 0.0
     value = max(1.0, entry.scale, (entry.at_least or 0.0) * entry.scale)
-    given = Input(signal=signal.name, values=[(bound if signal.kind == "histogram" else value, 12.0)])
-    series = feed(plan, service, [given], (), circumstances(plan, service.name), step, spelling)
+    first = bound if signal.kind == "histogram" else value
+    given = Input(signal=signal.name, values=[(first, 12.0)])
+    known = circumstances(plan, service.name)
+    series = feed(plan, service, [given], (), known, step, spelling)
     if series is None:
         return None
+    # what would be seen in the recorded value if it were taken in
+    loud = given.model_copy(update={"values": [(first / 3 if entry.aggregate == "min" else 3 * first, 12.0)]})
+    series = _strangers(plan, entry, feed(plan, service, [loud], (), known, step, spelling) or {}) | series
     labels = _labels(plan, service, signal, {})
     # other series may come from the same raw metric, such as the phases of a balance
     own = {"service": service.name} | {name: labels[name] for name in entry.terms[0].labels if name in labels}

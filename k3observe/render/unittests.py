@@ -19,6 +19,7 @@ from k3observe.render.alerts import Rule, rate_window
 from k3observe.render.arithmetic import evaluate
 from k3observe.render.feed import feed, filled, job_of, series_labels
 from k3observe.render.latency import tellable
+from k3observe.render.selector import quoted
 from k3observe.render.template import expand, holds
 from k3observe.rules.model import Case, Expected
 
@@ -47,6 +48,53 @@ def documents(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[
                 "group_eval_order": order,
                 "tests": [{"interval": str(Duration.of(step)), **case} for case in cases],
             }
+
+
+def strangers(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[str]) -> dict[str, Any] | None:
+    """A promtool test file in which another stack has all the troubles of a group's alerts, and none of them fires.
+
+    The other stack's signals are recorded by rules of its own, see ``another``.
+    """
+    step, other = 60.0, another(plan.config.stack)
+    tests: list[dict[str, Any]] = []
+    needed: set[str] = set()
+    for rule in rules:
+        service = plan.services[rule.services[0]]
+        known = _known(plan, rule, service)
+        fit = (case for case in rule.alert.tests if case.fires and case.input and possible(plan, service, case, known))
+        case = next(fit, None)
+        series = feed(plan, service, case.input, rule.settings.uses, known, step, "colon") if case else None
+        if case is None or series is None:
+            continue
+        inputs = {item.signal for item in case.input}
+        needed |= recording.domains(plan, inputs | rule.settings.uses | {*rule.alert.signals})
+        mine, theirs = f"stack={quoted(plan.config.stack)}", f"stack={quoted(other)}"
+        tests.append({
+            "interval": str(Duration.of(step)),
+            "name": f"{rule.alert.name} ({service.name}): is quiet about another stack",
+            "input_series": [
+                {"series": text.replace(mine, theirs), "values": values} for text, values in sorted(series.items())
+            ],
+            "alert_rule_test": [{
+                "eval_time": moment(case.at[0], known), "alertname": rule.alert.name,
+                "exp_alerts": [],
+            }],
+        })  # fmt: skip
+    if not tests:
+        return None
+    domains = [name for name in recorded if name in needed]
+    return {
+        "rule_files": [*(f"another-stack/{plan.config.stack}-signals-{name}.yml" for name in domains),
+                       f"../rules/{group}.yml"],
+        "evaluation_interval": str(Duration.of(step)),
+        "group_eval_order": [*(f"{other}-signals-{name}" for name in domains), group],
+        "tests": tests,
+    }  # fmt: skip
+
+
+def another(stack: str) -> str:
+    """The name of the other stack."""
+    return f"{stack}-other"
 
 
 def _step(plan: Plan, rules: Sequence[Rule]) -> float:
@@ -81,14 +129,18 @@ def circumstances(plan: Plan, service: str) -> dict[str, Any]:
 
 def _tests(plan: Plan, rule: Rule, step: float) -> Iterator[dict[str, Any]]:
     service = plan.services[rule.services[0]]
+    known = _known(plan, rule, service)
+    for case in rule.alert.tests:
+        yield from _variants(plan, rule, service, case, known, step)
+
+
+def _known(plan: Plan, rule: Rule, service: Service) -> dict[str, Any]:
     settings = rule.settings
-    known = circumstances(plan, service.name) | {
+    return circumstances(plan, service.name) | {
         "threshold": settings.threshold, "params": dict(settings.params), "for_": settings.for_.seconds / 60,
         "window": settings.window.seconds / 60 if settings.window else None,
         "code": next(iter(settings.codes), None), **_around(plan, service.name, rule),
     }  # fmt: skip
-    for case in rule.alert.tests:
-        yield from _variants(plan, rule, service, case, known, step)
 
 
 def _variants(
