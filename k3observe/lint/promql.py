@@ -104,6 +104,16 @@ def reads(expr: Any) -> frozenset[str]:
     return frozenset(str(selector) for selector in each(expr, promql.VectorSelector))
 
 
+def read_names(expr: Any) -> frozenset[str]:
+    """The metric names that an expression reads."""
+    return frozenset(name for selector in each(expr, promql.VectorSelector) for name in names(selector))
+
+
+def says_or(expr: Any) -> bool:
+    """Whether the expression names a substitute for series that are not there."""
+    return any(operator(node) == "or" for node in each(expr, promql.BinaryExpr))
+
+
 def number(expr: Any) -> float | None:
     """The value of a number, a negated one or an arithmetic of numbers that stands in the expression."""
     expr = bare(expr)

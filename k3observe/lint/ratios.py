@@ -17,12 +17,15 @@ from k3observe.lint.promql import (
     each,
     is_counter,
     is_rate,
+    matchers,
     names,
     nodes,
     number,
     operator,
     ratios,
+    read_names,
     reads,
+    says_or,
     thresholds,
     value_path,
 )
@@ -43,7 +46,9 @@ def unguarded(rule: Rule, around: Surroundings) -> Iterator[Fault]:
 def numerator_absent(rule: Rule, around: Surroundings) -> Iterator[Fault]:
     """A counter that was never incremented has no series: the ratio is empty when it should be 0."""
     for ratio, above in ratios(rule.expr):
-        if not is_rate(ratio.lhs) or not is_rate(ratio.rhs) or _always_together(ratio) or _says_or(ratio.lhs):
+        if not is_rate(ratio.lhs) or not is_rate(ratio.rhs) or _one_histogram(ratio) or says_or(ratio.lhs):
+            continue
+        if (read := read_names(ratio.lhs)) and read <= around.filled:
             continue
         if rule.kind == "record" or _compared_low(ratio, above):
             yield Fault("the ratio is empty, not 0, while the numerator has no series", str(ratio.lhs),
@@ -118,8 +123,18 @@ def _always_together(ratio: Any) -> bool:
     return left <= right
 
 
-def _says_or(expr: Any) -> bool:
-    return any(operator(node) == "or" for node in each(expr, promql.BinaryExpr))
+def _one_histogram(ratio: Any) -> bool:
+    """Whether the numerator's series are those of the denominator, or buckets of the same histogram."""
+    left, right = (
+        {
+            (re.sub(r"_(sum|count|bucket)\b", "", name),
+             *sorted(item for item in matchers(selector).items() if item[0] != "le"))
+            for selector in each(side, promql.VectorSelector)
+            for name in names(selector)
+        }
+        for side in children(ratio)
+    )
+    return left <= right
 
 
 def _compared_low(ratio: Any, above: tuple[Any, ...]) -> bool:

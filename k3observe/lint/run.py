@@ -14,6 +14,7 @@ from k3observe.lint.folder import Document
 from k3observe.lint.jobs import known_jobs
 from k3observe.lint.labels import ANY, Labels, labels
 from k3observe.lint.panels import Dashboard
+from k3observe.lint.promql import read_names, says_or
 from k3observe.lint.rules import Rule, rules, seconds
 from k3observe.lint.scrape import Scraping
 from k3observe.lint.surroundings import Surroundings
@@ -90,7 +91,7 @@ def _completed(around: Surroundings, documents: Sequence[Document], found: Seque
                            if "scrape_interval" in job},
         )  # fmt: skip
     monitors = [item.located.data for item in documents if item.kind == "monitor"]
-    return replace(around, jobs=known_jobs(scrapings, monitors), records=_records(found))
+    return replace(around, jobs=known_jobs(scrapings, monitors), records=_records(found), filled=_filled(found))
 
 
 def _records(found: Sequence[Rule]) -> dict[str, Labels]:
@@ -108,3 +109,16 @@ def _records(found: Sequence[Rule]) -> dict[str, Labels]:
             break
         known = fresh
     return known
+
+
+def _filled(found: Sequence[Rule]) -> frozenset[str]:
+    """Recorded series all whose rules say ``or``, or read nothing but such series, over a few recordings."""
+    recorded = [(rule.name, says_or(rule.expr), read_names(rule.expr)) for rule in found if rule.kind == "record"]
+    filled: set[str] = set()
+    for _ in range(5):
+        lacking = {name for name, filling, read in recorded if not filling and not read <= filled}
+        fresh = {name for name, _, _ in recorded} - lacking
+        if fresh == filled:
+            break
+        filled = fresh
+    return frozenset(filled)

@@ -14,7 +14,8 @@ class Surroundings:
 
     Intervals are in seconds; ``job_intervals`` are those of single jobs. ``jobs`` are the values that the label ``job``
     can have, None where that is unknown.
-    ``records`` maps a recorded series to the labels it carries. ``reserved`` is the largest share of device memory that
+    ``records`` maps a recorded series to the labels it carries. ``filled`` are those whose rules give what was never
+    counted a value, so that they begin with the first request. ``reserved`` is the largest share of device memory that
     an engine reserves. ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
     ``shares`` are names of gauges that read 0 to 1. ``series`` are all names that start with ``k3``, of recorded series
     (of a histogram without ``_bucket:rate5m``) and of the exporters; empty where they are not known. ``engine_name``
@@ -26,6 +27,7 @@ class Surroundings:
     prometheus_version: str | None = None
     jobs: frozenset[str] | None = None
     records: Mapping[str, Labels] = field(default_factory=dict)
+    filled: frozenset[str] = frozenset()
     reserved: float = 0.92
     job_intervals: Mapping[str, float] = field(default_factory=dict)
     top_bounds: Mapping[str, float] = field(default_factory=dict)

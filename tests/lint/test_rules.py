@@ -58,6 +58,27 @@ def test_found(check: str, expr: str) -> None:
     assert f"promql/{check}" in ids(expr)
 
 
+@pytest.mark.parametrize(("errors", "found"), [
+    ("sum(rate(e_total[5m]))", {"promql/ratio-numerator-absent"}),
+    ("sum(rate(e_total[5m])) or 0 * sum(rate(q_total[5m]))", set()),
+])
+def test_a_recorded_numerator_is_absent_unless_its_own_rule_fills_it(errors: str, found: set[str]) -> None:
+    recorded = {
+        "a:errors:rate5m": errors,
+        "a:errors:rate1h": "avg_over_time(a:errors:rate5m[1h])",
+        "a:requests:rate1h": "sum(rate(q_total[1h]))",
+        "a:error:ratio_rate1h": "a:errors:rate1h / (a:requests:rate1h > 0)",
+    }
+    rules = [{"record": name, "expr": expr} for name, expr in recorded.items()]
+    located = Located({"groups": [{"name": "g", "rules": rules}]}, "r.yml")
+    assert {finding.check for finding in lint([Document("rules", located, "")], AROUND)} == found
+
+
+def test_buckets_are_there_with_their_count() -> None:
+    expr = 'sum(rate(x_seconds_bucket{a="b",le="5"}[5m])) / (sum(rate(x_seconds_count{a="b"}[5m])) > 0)'
+    assert "promql/ratio-numerator-absent" not in ids(expr, "record")
+
+
 @pytest.mark.parametrize("expr", [
     "rate(x_total[1m]) > 1",
     "max_over_time(x[15s]) > 1",
