@@ -1,0 +1,70 @@
+"""The tests that come with the rendered alerts pass, with the Prometheus of today and the oldest that is supported."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from k3observe.drill import binaries
+from k3observe.drill.binaries import BinaryMissingError, Release
+from k3observe.render import render
+from tests.rules.stacks import SERVICES, planned, stack
+
+# each kind of service with one release here; all with both in the long run
+QUICK: list[tuple[str, Release]] = [
+    ("vllm, nvidia by the sidecar", "3.5"),
+    ("mindie, ascend by npu-exporter", "2.42"),
+    ("generic, nvidia by dcgm", "2.42"),
+]
+LONG: list[tuple[str, Release]] = [
+    (name, release) for name in SERVICES for release in ("3.5", "2.42") if (name, release) not in QUICK
+]  # fmt: skip
+
+
+def run(name: str, release: Release, folder: Path, **more: object) -> str:
+    try:
+        promtool = binaries.find("promtool", release).path
+    except BinaryMissingError as error:
+        pytest.skip(str(error))
+    for path, content in render(planned(stack(name) | more), frozenset({"prometheus"})).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    files = sorted((folder / "prometheus" / "tests").glob("*.yml"))
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda half: subprocess.run(
+            [str(promtool), "test", "rules", *map(str, half)], capture_output=True, text=True, check=False,
+        ), (files[::2], files[1::2]))  # fmt: skip
+    return "".join(item.stdout + item.stderr for item in done if item.returncode)
+
+
+@pytest.mark.parametrize(("name", "release"), QUICK)
+def test_every_rendered_test_passes(name: str, release: Release, tmp_path: Path) -> None:
+    assert run(name, release, tmp_path) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "release"), LONG)
+def test_every_rendered_test_passes_with_every_source(name: str, release: Release, tmp_path: Path) -> None:
+    assert run(name, release, tmp_path) == ""
+
+
+@pytest.mark.long
+def test_every_rendered_test_passes_with_other_numbers_intervals_and_labels(tmp_path: Path) -> None:
+    more = {
+        "identity_labels": ["cluster"],
+        "external_labels": {"cluster": "hz-a"},
+        "prometheus": {"version": "3.5", "scrape_interval": "30s", "evaluation_interval": "30s"},
+        "language": "zh-CN",
+        "alerts": {
+            "KVCacheUsageHigh": {"threshold": 0.8, "for": "2m", "window": "4m"},
+            "TimeToFirstTokenHigh": {"threshold": 7, "for": "3m"},
+            "AcceleratorLost": {"for": "4m", "severity": "warning"},
+            "AcceleratorUnhealthy": {"codes": [79], "window": "10m"},
+            "SLOBurnRateFast": {"threshold": 10},
+            "RequestErrorsHigh": {"threshold": 0.2, "params": {"least": 10}},
+        },
+    }
+    assert run("vllm, nvidia by the sidecar", "3.5", tmp_path, **more) == ""
