@@ -47,6 +47,7 @@ class NpuSmi:
         self.path, self.timeout = path, timeout
         self._running: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
+        self._starting = threading.Lock()
 
     def run(self, *args: str) -> Output:
         """Return what ``npu-smi ARGS`` printed.
@@ -62,14 +63,16 @@ class NpuSmi:
         if program is None:
             raise RunError(NOT_FOUND, f"{self.path} is not on PATH: name it with --npu.smi-path")
         try:
-            process = subprocess.Popen(
-                [program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C", "LANG": "C"}, start_new_session=True)
+            with self._starting:
+                self._check(time.monotonic() + self.timeout)
+                process = subprocess.Popen(
+                    [program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    env={**os.environ, "LC_ALL": "C", "LANG": "C"}, start_new_session=True)
+                self._running = process
         except FileNotFoundError as error:
             raise RunError(NOT_FOUND, f"{program} does not exist: name it with --npu.smi-path") from error
         except OSError as error:
             raise RunError(NOT_EXECUTABLE, f"{program}: {error.strerror}: check its mode and architecture") from error
-        self._running = process
         try:
             return self._read(process)
         finally:
@@ -78,7 +81,11 @@ class NpuSmi:
     def stop(self) -> None:
         """End a call that runs, from another thread; later calls end at once too."""
         self._stopped.set()
+        # A call that is just being started would not be seen, and would outlive this process.
+        started = self._starting.acquire(timeout=_GRACE)
         process = self._running
+        if started:
+            self._starting.release()
         if process is not None and process.returncode is None:
             self._kill(process)
 
