@@ -1,4 +1,4 @@
-"""Small faults in PromQL: a comparison turned round, a matcher or grouping dropped, a metric renamed, a number moved."""
+"""Small faults in PromQL: comparisons turned round, matchers and groupings dropped, metrics renamed, numbers moved."""
 
 from __future__ import annotations
 

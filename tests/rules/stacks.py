@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
-
-import yaml
 
 from k3observe.catalogue.loader import load as load_catalogue
 from k3observe.config import loads
@@ -51,4 +50,4 @@ def stack(service: str = "vllm, nvidia by the sidecar", **more: Any) -> dict[str
 
 
 def planned(document: dict[str, Any]) -> Plan:
-    return plan(loads(yaml.safe_dump(document)), load_catalogue([]), load_rules())
+    return plan(loads(json.dumps(document)), load_catalogue([]), load_rules())
