@@ -100,6 +100,15 @@ def chromium() -> Path:
     return found
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real servers of the older set run in test-long: each case of theirs repeats what the current set proves."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        older = getattr(item, "callspec", None) is not None and item.callspec.params.get("toolset") == "2.42"  # type: ignore[attr-defined]
+        if older and {"prometheus_bin", "alertmanager_bin"} & set(fixtures):
+            item.add_marker(pytest.mark.long)
+
+
 def _program(name: str, release: Release) -> Path:
     try:
         return binaries.find(name, release).path

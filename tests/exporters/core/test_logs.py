@@ -10,7 +10,7 @@ from k3observe.exporters.logs import LogfmtFormatter, StderrHandler
 
 def test_a_log_that_nobody_reads_drops_lines_instead_of_holding_up_and_tells_how_many() -> None:
     read, write = os.pipe()
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 16384)
     handler = StderrHandler(write)
     handler.setFormatter(LogfmtFormatter())
     record = logging.LogRecord("k3observe", logging.INFO, "", 0, "x" * 1000, None, None)
