@@ -118,7 +118,7 @@ def _intervals(config: Config) -> list[dict[str, Any]]:
 
 def _inhibitions(plan: Plan) -> list[dict[str, Any]]:
     """A dead engine explains its latencies and queues; a critical alert explains the warning with the same action."""
-    labels = list(by_labels(plan.config))
+    labels, stack = list(by_labels(plan.config)), f"stack={quoted(plan.config.stack)}"
     quiet = sorted({
         armed.alert.name for armed in plan.armed
         if armed.alert.name not in ("EngineDown", "EngineReplicasLow", "Watchdog")
@@ -128,13 +128,13 @@ def _inhibitions(plan: Plan) -> list[dict[str, Any]]:
     found = []
     if quiet:
         found.append({
-            "source_matchers": ['alertname="EngineDown"'],
-            "target_matchers": [f"alertname=~{quoted('|'.join(quiet))}"],
+            "source_matchers": ['alertname="EngineDown"', stack],
+            "target_matchers": [stack, f"alertname=~{quoted('|'.join(quiet))}"],
             "equal": labels,
         })  # fmt: skip
     found.append({
-        "source_matchers": ['severity="critical"', f"stack={quoted(plan.config.stack)}"],
-        "target_matchers": ['severity="warning"', f"stack={quoted(plan.config.stack)}"],
+        "source_matchers": ['severity="critical"', stack],
+        "target_matchers": ['severity="warning"', stack],
         "equal": [*labels, "action"],
     })  # fmt: skip
     return found
