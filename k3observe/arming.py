@@ -121,6 +121,10 @@ def _arm(
     uses = frozenset(signal for signal in alert.uses if plan.has(service.name, signal))
     if alert.derive == "planned":
         uses = frozenset(_planned(plan, service, watched))
+        if not uses:
+            alone = Text(
+                "no alert of the service needs more than its targets", "该服务的告警除采集目标外不需要其他信号")
+            return Blind(alert, service, alone, wanted=True)
     settings = _settings(alert, threshold, stack, own, known, uses)
     if threshold.objective and given is None:
         path: Path = ("services", index, "slo", threshold.objective)

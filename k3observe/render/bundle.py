@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import promql_parser
+
+from k3observe.config.errors import ConfigError, Problem
 from k3observe.config.values import Duration
 from k3observe.plan import Plan
 from k3observe.render import (
@@ -63,6 +66,7 @@ def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
 
     def group(name: str, entries: list[tuple[str, dict[str, object]]]) -> tuple[str, bytes]:
         names.append(f"{stack}-{name}.yml")
+        _parse(entries)
         interval = Duration.of(max(usual.seconds, recording.SLOW.get(name.removeprefix("signals-"), 0.0)))
         text = f"groups:\n  - name: {stack}-{name}\n    interval: {interval}\n    rules:\n" + items(entries, 6)
         return f"prometheus/rules/{stack}-{name}.yml", (header(plan.config) + text).encode()
@@ -86,6 +90,19 @@ def _prometheus(plan: Plan, rules: list[Rule]) -> Iterator[tuple[str, bytes]]:
             path = f"prometheus/tests/{stack}-another-stack-{part.group}.yml"
             yield path, (header(plan.config) + to_yaml(stranger)).encode()
     yield from prometheus.files(plan, [f"rules/{name}" for name in names])
+
+
+def _parse(entries: list[tuple[str, dict[str, object]]]) -> None:
+    """Refuse to write what Prometheus would refuse to load: one bad rule takes all the others with it."""
+    problems = []
+    for _, rule in entries:
+        try:
+            promql_parser.parse(str(rule["expr"]))
+        except ValueError as error:
+            name = str(rule.get("alert") or rule.get("record"))
+            problems.append(Problem(f"would be no PromQL: {error}", (name,), rule["expr"], file="rules"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _of_another(stack: str, content: bytes) -> bytes:

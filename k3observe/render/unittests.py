@@ -21,7 +21,7 @@ from k3observe.render.feed import feed, filled, job_of, series_labels
 from k3observe.render.latency import tellable
 from k3observe.render.selector import quoted
 from k3observe.render.template import expand, holds
-from k3observe.rules.model import Case, Expected
+from k3observe.rules.model import Case, Expected, Input
 
 
 def documents(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -152,6 +152,8 @@ def _variants(
         series = feed(plan, service, case.input, rule.settings.uses, known, step, spelling)
         if series is None:
             return
+        if "replicas_expected" in rule.alert.signals:
+            series |= _bystanders(plan, rule, service, case, known, step, spelling)
         moments = [(at, case.fires) for at in case.at] + [(at, []) for at in case.quiet]
         yield {
             "name": f"{rule.alert.name} ({service.name}): {title(case, spelling)}",
@@ -168,6 +170,20 @@ def _variants(
                 for at, fires in moments
             ],
         }  # fmt: skip
+
+
+def _bystanders(
+    plan: Plan, rule: Rule, service: Service, case: Case, known: Mapping[str, Any], step: float, spelling: Spelling
+) -> dict[str, str]:
+    """Engines of the stack's other services: what they are expected to be is recorded whatever a test feeds."""
+    found: dict[str, str] = {}
+    minutes = max(evaluate(at, known) for at in (*case.at, *case.quiet)) + 1
+    for other, alerts in plan.thresholds.items():
+        if other != service.name and rule.alert.name in alerts:
+            expected = float(plan.facts[other]["replicas_expected"])
+            up = Input(signal="engine_up", values=[(expected, minutes)])
+            found |= feed(plan, plan.services[other], [up], (), known, step, spelling) or {}
+    return found
 
 
 def possible(plan: Plan, service: Service, case: Case, known: Mapping[str, Any]) -> bool:
