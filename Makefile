@@ -25,7 +25,7 @@ test-long: setup ## minutes of real servers, node, Chromium, wheels
 	$(BIN)/python -m tools.setup_node
 	$(BIN)/python -m tools.setup_chromium
 	$(BIN)/python -m tools.setup_crds
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile
 
 test-vllm: $(VENV) ## the plugin in vLLM's real load balancer, four versions; downloads about 5 GB
 	$(BIN)/python -m tools.test_vllm

@@ -14,7 +14,9 @@ from k3observe.render import render
 from tests.rules.stacks import SERVICES, planned, stack
 
 # the first questions of operators on the engine most of them run, and a whole small set; all of it in the long run
-FIRST = ("KVCacheUsageHigh", "KVCacheHitRatioLow", "ExpertBalanceLow", "ExpertLoadVarianceHigh", "AcceleratorMemoryHigh")
+FIRST = (
+    "KVCacheUsageHigh", "KVCacheHitRatioLow", "ExpertBalanceLow", "ExpertLoadVarianceHigh", "AcceleratorMemoryHigh"
+)  # fmt: skip
 LONG: list[tuple[str, Release]] = [(name, release) for name in SERVICES for release in ("3.5", "2.42")]
 
 
