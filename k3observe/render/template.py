@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
+from jinja2.environment import TemplateExpression
 
 from k3observe.config.values import Duration
 
@@ -22,6 +23,8 @@ _GO = {
     "bytes": "{{ $value | humanize1024 }}B",
 }
 _ACTION = re.compile(r"\{\{\s*(.*?)\s*\}\}")
+_NAME = re.compile(r"<<\s*([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?\s*>>")
+_MORE = re.compile(r"<[<%#]")
 
 
 @cache
@@ -43,14 +46,34 @@ def _compiled(text: str) -> Template:
     return environment().from_string(text)
 
 
+@cache
+def _condition(text: str) -> TemplateExpression:
+    return environment().compile_expression(text)
+
+
+@cache
+def _only_names(text: str) -> bool:
+    return not _MORE.search(_NAME.sub("", text))
+
+
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """Fill a template; raises jinja2.UndefinedError for a name that is not given."""
+    if _only_names(text):  # as nearly all are: compiling them would take a third of the time of a whole render
+        return _NAME.sub(lambda match: _named(match, values), text).strip()
     return _compiled(text).render(values).strip()
+
+
+def _named(match: re.Match[str], values: Mapping[str, Any]) -> str:
+    env, (name, attribute) = environment(), match.groups()
+    value = values[name] if name in values else env.undefined(name=name)
+    if attribute:
+        value = env.getattr(value, attribute)
+    return str(env.finalize(value) if env.finalize else value)
 
 
 def holds(condition: str, values: Mapping[str, Any]) -> bool:
     """Whether a condition such as ``threshold is none`` holds; an empty one does."""
-    return not condition or bool(environment().compile_expression(condition)(**values))
+    return not condition or bool(_condition(condition)(**values))
 
 
 def number(value: float) -> str:
