@@ -150,7 +150,7 @@ class _Reader:
 
     def scalar(self, node: Any, path: Path) -> Any:
         # 2026-11-30 and 10:30 are dates and base-60 numbers to YAML 1.1; whoever writes them here means the text
-        if node.tag == "tag:yaml.org,2002:timestamp":
+        if node.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"):
             return node.value
         try:
             data = self.loader.construct_object(node)
