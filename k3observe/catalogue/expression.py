@@ -165,8 +165,7 @@ def _name_pattern(name: str) -> str:
     return name.replace(":", "[:_]")
 
 
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+_quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _number(value: float) -> str:
