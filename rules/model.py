@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
@@ -25,7 +26,7 @@ _LABEL = re.compile(r"\$labels\.(\w+)")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 def _is_text(value: object) -> bool:
@@ -173,12 +174,12 @@ class Pack(_Part):
 
     groups: tuple[Group, ...]
 
-    @property
+    @cached_property
     def alerts(self) -> dict[str, Alert]:
         """Alerts by name."""
         return {alert.name: alert for group in self.groups for alert in group.alerts}
 
-    @property
+    @cached_property
     def derived(self) -> dict[str, Derived]:
         """Derived series by signal."""
         return {item.signal: item for group in self.groups for item in group.derived}

@@ -15,4 +15,4 @@ Route = Literal[
 class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
