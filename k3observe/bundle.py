@@ -41,8 +41,10 @@ class Change:
     new: bytes | None
 
     def diff(self) -> str:
-        """The change as a unified diff."""
-        old, new = (_lines(content) for content in (self.old, self.new))
+        """The change as a unified diff; JSON, which is written without blanks, is laid out first."""
+        old, new = _lines(self.old), _lines(self.new)
+        if self.path.endswith(".json") and _laid_out(self.old) != _laid_out(self.new):
+            old, new = _laid_out(self.old), _laid_out(self.new)
         return "".join(difflib.unified_diff(old, new, f"a/{self.path}", f"b/{self.path}"))
 
 
@@ -53,6 +55,13 @@ def _lines(content: bytes | None) -> list[str]:
     if not lines[-1].endswith("\n"):
         lines[-1] += "\n\\ no newline at end of file\n"
     return lines
+
+
+def _laid_out(content: bytes | None) -> list[str]:
+    try:
+        return _lines(json.dumps(json.loads(content or b""), ensure_ascii=False, indent=1).encode() + b"\n")
+    except (ValueError, RecursionError):
+        return _lines(content)
 
 
 def unfinished(root: Path) -> bool:

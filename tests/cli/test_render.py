@@ -67,6 +67,15 @@ def test_a_changed_threshold_changes_its_rule_test_runbook_panels_and_the_lock_a
     assert all("0.4" in line for line in added)
 
 
+def test_the_diff_of_a_dashboard_shows_the_lines_that_change(k3observe: Run, config: Path) -> None:
+    k3observe("render", "-o", "out")
+    config.write_text(SMALLEST + "alerts: {KVCacheUsageHigh: {threshold: 0.8}}\n")
+    diff = k3observe("render", "-o", "out", "--diff", "--only", "grafana").stdout
+    changed = [line for line in diff.splitlines() if line[0] in "+-" and line[:4] not in ("+++ ", "--- ")]
+    assert any(line.strip().endswith('"value": 0.8') for line in changed)
+    assert max(map(len, changed)) < 1000
+
+
 def test_only_takes_outputs_by_name(k3observe: Run, config: Path) -> None:
     assert k3observe("render", "-o", "out", "--only", "prometheus,runbooks").returncode == 0
     assert {path.split("/")[0] for path in tree(config.parent / "out")} == {"prometheus", "runbooks", bundle.LOCK}
