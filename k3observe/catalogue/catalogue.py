@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from k3observe.catalogue.model import Entry, Gap, Signal, Source, Text
-from k3observe.catalogue.version import Version, VersionRange
+from k3observe.catalogue.version import Version, VersionRange, joined
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _gap(entry: Entry, en: str, zh: str, fix: str) -> Gap:
 
 
 def _unknown(source: Source, signal: Signal, version: Version | None) -> Gap:
-    ranges = [entry.versions for entry in source.entries if entry.signal == signal.name]
+    ranges = joined(entry.versions for entry in source.entries if entry.signal == signal.name)
     name = f"{source.title} {version}" if version else source.title
     if not ranges:
         return Gap(
@@ -91,7 +91,7 @@ def _unknown(source: Source, signal: Signal, version: Version | None) -> Gap:
             VersionRange(),
             Text(f"{source.title} has no metric for {signal.name}", f"{source.title} 没有 {signal.name} 的指标"),
         )
-    spans = ", ".join(str(span) for span in ranges)
+    spans = " / ".join(str(span) for span in ranges)
     return Gap(
         source.name,
         signal.name,

@@ -7,6 +7,7 @@ because that is what an image tagged so contains. The bounds of a range are exac
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _NEWEST = 10**6
@@ -87,6 +88,18 @@ class VersionRange:
     def __str__(self) -> str:
         parts = [f"{sign}{bound}" for sign, bound in ((">=", self.low), ("<", self.high)) if bound is not None]
         return ",".join(parts) or "*"
+
+
+def joined(ranges: Iterable[VersionRange]) -> list[VersionRange]:
+    """The same versions in as few ranges as can be, the oldest first."""
+    found: list[VersionRange] = []
+    for span in sorted(ranges, key=lambda span: span.low.numbers if span.low else ()):
+        last = found[-1] if found else None
+        if last is None or (last.high is not None and span.low is not None and last.high < span.low):
+            found.append(span)
+        elif last.high is not None and (span.high is None or last.high < span.high):
+            found[-1] = VersionRange(last.low, span.high)
+    return found
 
 
 def _exact(text: str) -> Version:

@@ -50,10 +50,14 @@ def command(source: str | None, output: str) -> int:
 
 
 def _command(source: str) -> tuple[str, str]:
+    from k3observe.config.errors import ConfigError, Problem
     from k3observe.config.source import read_bounded
 
     if source == "-":
         return sys.stdin.buffer.read(1 << 20).decode("utf-8", "replace"), "standard input"
     if "\n" not in source and len(source) < 4096 and (Path(source).is_file() or source.endswith((".sh", ".txt"))):
+        if not Path(source).exists():
+            raise ConfigError([Problem("does not exist", file=source,
+                                       fix="name the script that starts the engine, or give its command")])  # fmt: skip
         return read_bounded(Path(source)), source
     return source, "--from-command"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3observe.catalogue.version import Version, VersionRange
+from k3observe.catalogue.version import Version, VersionRange, joined
 
 numbers = st.lists(st.integers(0, 99), min_size=3, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
@@ -52,3 +52,13 @@ def test_versions_order_as_their_numbers_do(one: str, other: str) -> None:
 
     assert (Version.parse(one) < Version.parse(other)) is (key(one) < key(other))
     assert Version.parse(str(Version.parse(one))) == Version.parse(one)
+
+
+@pytest.mark.parametrize(("spans", "fewest"), [
+    ([">=0.24.0", ">=0.16.0,<0.24.0"], [">=0.16.0"]),
+    (["<0.9", ">=0.11,<0.12", ">=0.11.5,<0.14"], ["<0.9.0", ">=0.11.0,<0.14.0"]),
+    (["<0.9", "*", ">=0.20"], ["*"]),
+    ([], []),
+])  # fmt: skip
+def test_ranges_that_touch_are_told_as_one(spans: list[str], fewest: list[str]) -> None:
+    assert [str(span) for span in joined(map(VersionRange.parse, spans))] == fewest

@@ -42,7 +42,7 @@ def test_without_a_command_it_writes_an_example_that_renders(k3observe: Run) -> 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--from-command", "ls -l"], "k3observe: --from-command: holds no launch command of vLLM, SGLang or MindIE"),
-    (["--from-command", "nope.sh"], "k3observe: nope.sh: cannot be read: No such file or directory"),
+    (["--from-command", "nope.sh"], "k3observe: nope.sh: does not exist: name the script that starts the engine"),
     (["--from-command", "vllm serve 'M"], "k3observe: --from-command: cannot be read: No closing quotation"),
     (["-o", "no/such/folder.yaml"], "k3observe: no/such/folder.yaml: cannot be written: No such file or directory"),
 ])  # fmt: skip
