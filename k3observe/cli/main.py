@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command; bad input ends with exit code 2 and a message, never with a traceback."""
+    # nearly all that a command makes it keeps to its end, where looking through it again and again finds nothing
+    gc.set_threshold(50_000)
     try:
         code = cli.main(args=arguments, prog_name="k3observe", standalone_mode=False)
     except click.exceptions.Abort:

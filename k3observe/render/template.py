@@ -34,6 +34,7 @@ def environment() -> Environment:
         block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
         comment_start_string="<#", comment_end_string="#>", undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=False, autoescape=False,  # noqa: S701 - no markup is written
+        optimized=False,  # most are filled once
         finalize=lambda value: number(value) if isinstance(value, float) else value)  # fmt: skip
     env.filters["duration"] = lambda seconds: str(Duration.of(seconds))
     env.filters["bytes"] = lambda value: shown(value, "bytes")
