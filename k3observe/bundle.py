@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -175,8 +175,8 @@ def _stage(root: Path, found: list[Change]) -> None:
     (state / "new").mkdir(parents=True)
     steps: list[_Step] = []
     try:
+        _guard(root, [change.path for change in found])
         for index, change in enumerate(found):
-            _guard(root, change.path)
             if change.new is None:
                 steps.append(_Step(change.path, sha256=_sha(change.old or b"")))
             else:
@@ -195,9 +195,9 @@ def _stage(root: Path, found: list[Change]) -> None:
 def _complete(root: Path) -> None:
     """Do every step of the journal that is not done yet; each can be done twice."""
     state = root / _STATE
-    folders = {root}
-    for step in _journal(state):
-        _guard(root, step.path)
+    folders, steps = {root}, _journal(state)
+    _guard(root, [step.path for step in steps])
+    for step in steps:
         target = root / step.path
         if step.staged is not None:
             staged = state / "new" / step.staged
@@ -273,18 +273,19 @@ def _read(root: Path, path: str) -> bytes | None:
         raise BundleError([Problem(f"cannot be read: {error.strerror}", file=str(root / path))]) from None
 
 
-def _guard(root: Path, path: str) -> None:
+def _guard(root: Path, paths: Iterable[str]) -> None:
     """Refuse what would fail, or do harm, once the journal has decided: everything else is a rename in one place."""
-    home, target = root.resolve(), root / path
-    if not target.parent.resolve().is_relative_to(home):
-        raise BundleError([Problem("lies behind a link that leads out of the folder", file=str(target))])
-    parent = next(folder for folder in target.parents if folder.exists())
-    if not parent.is_dir():
-        raise BundleError([Problem("is a file where a folder is needed", file=str(parent), fix="move it away")])
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise BundleError([Problem("cannot be written: Permission denied", file=str(parent))])
-    if parent.stat().st_dev != root.stat().st_dev:
-        raise BundleError([Problem("lies on another file system than the folder", file=str(parent))])
+    home = root.resolve()
+    for folder in sorted({(root / path).parent for path in paths}):
+        if not folder.resolve().is_relative_to(home):
+            raise BundleError([Problem("lies behind a link that leads out of the folder", file=str(folder))])
+        parent = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not parent.is_dir():
+            raise BundleError([Problem("is a file where a folder is needed", file=str(parent), fix="move it away")])
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise BundleError([Problem("cannot be written: Permission denied", file=str(parent))])
+        if parent.stat().st_dev != root.stat().st_dev:
+            raise BundleError([Problem("lies on another file system than the folder", file=str(parent))])
 
 
 def _is_inside(path: str) -> bool:
