@@ -237,11 +237,11 @@ def example_histogram(
     name = spelled(term.name, spelling)
     raw = value / entry.scale
     labels = {**term.examples[0].labels, **target_labels}
+    infinite = _series(name + "_bucket", {**labels, "le": "+Inf"})
     rows = [
-        ExampleSeries(_series(name + "_bucket", {**labels, "le": str(bound)}), float(raw <= bound))
-        for bound in entry.buckets
+        ExampleSeries(infinite.replace('le="+Inf"', f'le="{bound}"'), float(raw <= bound)) for bound in entry.buckets
     ]
-    rows.append(ExampleSeries(_series(name + "_bucket", {**labels, "le": "+Inf"}), 1.0))
+    rows.append(ExampleSeries(infinite, 1.0))
     rows.append(ExampleSeries(_series(name + "_sum", labels), raw))
     rows.append(ExampleSeries(_series(name + "_count", labels), 1.0))
     return rows
