@@ -29,6 +29,10 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
+_WIDE = "\u3000-\u303f\u4e00-\u9fff\uff00-\uffef"
+_BREAK = re.compile(rf"(?<=[{_WIDE}]) (?=[{_WIDE}])")
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -38,7 +42,8 @@ def _text(value: object) -> Text:
         return value
     if not isinstance(value, dict) or set(value) != {"en", "zh-CN"} or not all(map(_is_text, value.values())):
         raise ValueError("needs the text in both languages: en: … and zh-CN: …")
-    return Text(value["en"], value["zh-CN"])
+    # a folded line of the file leaves a blank, which Chinese does not write between its characters
+    return Text(value["en"], _BREAK.sub("", value["zh-CN"]))
 
 
 Both = Annotated[Text, PlainValidator(_text)]

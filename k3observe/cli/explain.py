@@ -39,7 +39,10 @@ def command(alert: str | None, file: Path, service: str | None, form: str) -> in
         click.echo(_one(plan, alert, service))
         return 0
     document = report(plan, service)
-    click.echo(json.dumps(document, ensure_ascii=False, indent=2) if form == "json" else _text(document))
+    if form == "json":
+        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+    else:
+        click.echo(_text(document, plan.config.language))
     return 0
 
 
@@ -87,18 +90,26 @@ def unarmed(plan: Plan) -> Iterator[str]:
         yield f"{names}: {verb}: {', '.join(alerts)}: {reason}" + (f"; {fix}" if fix else "")
 
 
-def _text(document: dict[str, Any]) -> str:
-    lines = []
+_WORDS = {
+    "en": {"armed": "armed", "not_armed": "not armed", "threshold": "threshold", "for": "for",
+           "doubt": "known from documentation only", "newest": "newest"},
+    "zh-CN": {"armed": "已启用", "not_armed": "未启用", "threshold": "阈值", "for": "持续",
+              "doubt": "仅据文档，未经实测", "newest": "最新版本"},
+}  # fmt: skip
+
+
+def _text(document: dict[str, Any], language: str) -> str:
+    words, lines = _WORDS[language], []
     for service in document["services"]:
-        version = service["version"] or "newest"
-        lines.append(f"{service['service']} ({service['engine']} {version})")
+        lines.append(f"{service['service']} ({service['engine']} {service['version'] or words['newest']})")
         for item in service["armed"]:
-            threshold = "" if item["threshold"] is None else f" threshold {item['threshold']:g},"
-            doubt = "" if item["evidence"] == "exposition" else " (known from documentation only)"
-            lines.append(f"  armed      {item['alert']}:{threshold} for {item['for']}, {item['severity']}{doubt}")
+            threshold = "" if item["threshold"] is None else f" {words['threshold']} {item['threshold']:g},"
+            doubt = "" if item["evidence"] == "exposition" else f" ({words['doubt']})"
+            told = f"{threshold} {words['for']} {item['for']}, {item['severity']}{doubt}"
+            lines.append(f"  {words['armed']:9}  {item['alert']}:{told}")
         for item in service["not_armed"]:
             fix = f"; {item['fix']}" if item["fix"] else ""
-            lines.append(f"  not armed  {item['alert']}: {item['reason']}{fix}")
+            lines.append(f"  {words['not_armed']:9}  {item['alert']}: {item['reason']}{fix}")
     return "\n".join(lines)
 
 
@@ -111,7 +122,7 @@ def _one(plan: Plan, alert: str, service: str | None) -> str:
         if rule.alert.name == alert and (service is None or service in rule.services)
     ]  # fmt: skip
     if found:
-        return page(plan, found)
+        return page(plan, found, service)
     language = plan.config.language
     lines = [f"{alert}: " + {"en": "not armed", "zh-CN": "未启用"}[language]]
     for blind in plan.blind:

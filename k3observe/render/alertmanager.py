@@ -100,7 +100,24 @@ def _routes(config: Config) -> list[dict[str, Any]]:
                     "continue": True,
                     **({"mute_time_intervals": mutes} if mutes and name != "critical" else {}),
                 })  # fmt: skip
-    return found
+    return found + (_muted_by_default(config) if "default" in routes else [])
+
+
+def _muted_by_default(config: Config) -> list[dict[str, Any]]:
+    """The default receiver once more, for what no route takes: the root route itself cannot be muted."""
+    routes, found = config.notify.routes, []
+    rest = [f"action!~{quoted('|'.join(a for a in ACTIONS if a in routes))}"] if set(ACTIONS) & set(routes) else []
+    rest.append(f"severity!~{quoted('|'.join(s for s in SEVERITIES if s in routes or s == 'critical'))}")
+    for name, mute in config.notify.mute.items():
+        unrouted = [action for action in mute.actions if action not in routes]
+        for action in unrouted:
+            label = "action" if action in ACTIONS else "severity"
+            own = [matcher for matcher in rest if not matcher.startswith(label)]
+            found.append((name, [f"{label}={quoted(action)}", *own]))
+        if not mute.actions:
+            found.append((name, rest))
+    return [{"matchers": matchers, "receiver": routes["default"], "mute_time_intervals": [name]}
+            for name, matchers in found]  # fmt: skip
 
 
 def _intervals(config: Config) -> list[dict[str, Any]]:
@@ -158,8 +175,11 @@ def _receiver(name: str, receiver: Receiver) -> dict[str, Any]:
     if receiver.pagerduty is not None:
         document["pagerduty_configs"] = [{
             "routing_key_file": receiver.pagerduty.routing_key_file,
-            "severity": "{{ .CommonLabels.severity }}",
-            "description": "{{ .CommonAnnotations.summary }}",
+            # what the alerts of a group do not share is empty, and PagerDuty takes neither field empty
+            "severity": '{{ with .CommonLabels.severity }}{{ if eq . "none" }}info{{ else }}{{ . }}{{ end }}'
+                        "{{ else }}critical{{ end }}",
+            "description": "{{ with .CommonAnnotations.summary }}{{ . }}{{ else }}"
+                           "{{ len .Alerts }}: {{ (index .Alerts 0).Annotations.summary }}{{ end }}",
         }]  # fmt: skip
     if receiver.slack is not None:
         document["slack_configs"] = [{

@@ -31,23 +31,23 @@ def files(plan: Plan, rules: Sequence[Rule]) -> Iterator[tuple[str, bytes]]:
         yield f"runbooks/{name}.md", f"<!-- {comment} -->\n{page(plan, alike)}".encode()
 
 
-def page(plan: Plan, rules: Sequence[Rule]) -> str:
-    """The runbook of one alert, with the numbers of all its rules."""
+def page(plan: Plan, rules: Sequence[Rule], service: str | None = None) -> str:
+    """The runbook of one alert, with the numbers of all its rules, or as one service sees it."""
     language, alert = plan.config.language, rules[0].alert
     words = _WORDS[language]
     lines = [f"# {alert.name}: {alert.title.get(language)}", ""]
     for rule in rules:
-        lines += _facts(plan, rule, words)
+        lines += _facts(plan, rule, words, service)
     known = values(plan, alert, rules[0].settings, rules[0].selector)
     threshold = rules[0].settings.threshold
     known |= {"number": threshold, "threshold": shown(threshold, alert.unit) if threshold is not None else ""}
     return "\n".join([*lines, fill(alert.runbook.get(language), known), ""])
 
 
-def _facts(plan: Plan, rule: Rule, words: dict[str, str]) -> list[str]:
+def _facts(plan: Plan, rule: Rule, words: dict[str, str], service: str | None) -> list[str]:
     everyone = len(rule.services) == len(plan.config.services)
     names = "*" if everyone else ", ".join(rule.services[:20]) + (" …" if len(rule.services) > 20 else "")
-    lines = [f"- {words['services']}: {names}"]
+    lines = [f"- {words['services']}: {service or names}"]
     if rule.settings.threshold is not None:
         lines.append(f"- {words['threshold']}: {shown(rule.settings.threshold, rule.alert.unit)}")
     if why := rule.comment(plan.config.language):

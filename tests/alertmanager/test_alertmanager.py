@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,36 @@ def test_a_mute_time_that_alertmanager_would_refuse_is_refused(mute: dict[str, A
     with pytest.raises(ConfigError) as refused:
         planned(notify={"mute": {"nights": mute}})
     assert message in str(refused.value)
+
+
+def test_a_mute_time_reaches_what_only_the_default_receiver_takes(amtool: Path, tmp_path: Path) -> None:
+    mute = {"nights": {"times": ["00:00-06:00"]}, "weekend": {"weekdays": ["sunday"], "actions": ["rebalance"]}}
+    routes = {"default": "ops", "scale_out": "scaler"}
+    notify = {"receivers": hooks("ops", "scaler"), "routes": routes, "mute": mute}
+    config = written(tmp_path, planned(notify=notify))
+    children = yaml.safe_load(config.read_text())["route"]["routes"]
+    assert [(route["matchers"], route["receiver"], route["mute_time_intervals"]) for route in children[2:]] == [
+        (['action!~"scale_out"', 'severity!~"critical"'], "ops", ["nights"]),
+        (['action="rebalance"', 'severity!~"critical"'], "ops", ["weekend"]),
+    ]
+    assert routed(amtool, config, alertname="X", action="scale_out", severity="warning") == ["scaler"]
+    assert routed(amtool, config, alertname="X", action="investigate", severity="warning") == ["ops"]
+    assert routed(amtool, config, alertname="X", action="investigate", severity="critical") == ["ops"]
+
+
+def test_a_page_has_a_summary_and_a_severity_whatever_its_group_shares(amtool: Path, tmp_path: Path) -> None:
+    notify = {"receivers": {"page": ALL_KINDS["page"]}, "routes": {"default": "page"}}
+    [page, _] = yaml.safe_load(written(tmp_path, planned(notify=notify)).read_text())["receivers"]
+    [pagerduty] = page["pagerduty_configs"]
+    alerts = [{"labels": {"severity": "none"}, "annotations": {"summary": "one"}},
+              {"labels": {"severity": "warning"}, "annotations": {"summary": "two"}}]  # fmt: skip
+    data = {"alerts": alerts, "commonLabels": {}, "commonAnnotations": {}}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+
+    def shown(text: str) -> str:
+        argv = [amtool, "template", "render", "--template.glob=/dev/null", f"--template.data={tmp_path / 'data.json'}",
+                f"--template.text={text}"]  # fmt: skip
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert shown(pagerduty["severity"]) == "critical"
+    assert shown(pagerduty["description"]) == "2: one"
