@@ -20,6 +20,7 @@ HTTP = [("http", 8000)]
 pytestmark = pytest.mark.parametrize("toolset", ["3.5"], indirect=True)
 
 
+LONG = pytest.mark.long
 WAYS = ("plain", "operator")
 PINNED = ("stack", "service", "role", "job")
 
@@ -109,16 +110,32 @@ def test_a_daemonset_s_devices_belong_to_the_service_of_their_node(
             "10.1.0.1:19303"], "experts and KV cache stay beside the engine"  # fmt: skip
 
 
+def exported(source: str, port: int) -> tuple[dict, dict]:
+    """Devices read by somebody else's exporter: the service's accelerators, and the exporter's pod."""
+    discovery = {"namespace": "devices", "selector": {"app": source}, "port": port}
+    kind = "nvidia" if source == "dcgm" else "ascend"
+    exporter = pod(source, "10.3.0.1", {"app": source}, [("metrics", port)], namespace="devices", sidecar=None)
+    return {"kind": kind, "per_node": 8, "source": source, "discovery": discovery}, exporter
+
+
+DCGM, DCGM_POD = exported("dcgm", 9400)
+NPU, NPU_POD = exported("npu-exporter", 8082)
+
+
+@pytest.mark.parametrize(("engine", "accelerators", "collect", "more", "jobs"), [
+    ({"name": "vllm", "version": "0.33"}, DCGM, ["experts", "kv-cache"], [DCGM_POD], {"k3-dcgm"}),
+    pytest.param({"name": "sglang", "version": "0.5.23"}, {"kind": "nvidia", "per_node": 8}, ["gpu", "experts"], [], set(), marks=LONG),
+    pytest.param({"name": "vllm-ascend", "version": "0.23"}, NPU, ["experts"], [NPU_POD], {"k3-npu-exporter"}, marks=LONG),
+    pytest.param({"name": "mindie"}, {"kind": "ascend", "per_node": 8}, ["npu"], [], set(), marks=LONG),
+], ids=["vllm, dcgm", "sglang, gpu sidecar", "vllm-ascend, npu-exporter", "mindie, npu sidecar"])  # fmt: skip
 def test_rules_and_dashboards_select_on_labels_that_targets_have(
-    rendered: Render, prometheus_bin: Path, tmp_path: Path
-) -> None:
-    service = {"accelerators": {"source": "dcgm", "discovery": {
-        "namespace": "gpu-operator", "selector": {"app": "nvidia-dcgm-exporter"}, "port": 9400}},
-        "sidecar": {"collect": ["experts", "kv-cache"]}}  # fmt: skip
-    bundle = rendered(stack(service, identity_labels=["namespace"]))
-    dcgm = pod("dcgm", "10.3.0.1", {"app": "nvidia-dcgm-exporter"}, [("metrics", 9400)], namespace="gpu-operator",
-               sidecar=None)  # fmt: skip
-    ways = targets(prometheus_bin, bundle, [*GROUP, dcgm], tmp_path)
+    rendered: Render, prometheus_bin: Path, tmp_path: Path, engine: dict, accelerators: dict, collect: list[str],
+    more: list[dict], jobs: set[str],
+) -> None:  # fmt: skip
+    config = stack(identity_labels=["namespace"])
+    config["services"][0] |= {"engine": engine, "accelerators": accelerators, "sidecar": {"collect": collect}}
+    bundle = rendered(config)
+    ways = targets(prometheus_bin, bundle, [*GROUP, *more], tmp_path)
     expressions = [
         rule["expr"] for path, text in bundle.items() if path.startswith("prometheus/rules/")
         for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
@@ -128,7 +145,7 @@ def test_rules_and_dashboards_select_on_labels_that_targets_have(
     ]  # fmt: skip
     assert len(expressions) > 50
     for found in ways.values():
-        assert {item["job"] for item in found} == {"k3-engine", "k3-sidecar", "k3-dcgm"}
+        assert {item["job"] for item in found} == {"k3-engine", "k3-sidecar"} | jobs
         for expression in expressions:
             for matchers in _selectors(expression):
                 pinned = {name: test for name, test in matchers.items() if name in PINNED}
