@@ -118,15 +118,17 @@ def exported(source: str, port: int) -> tuple[dict, dict]:
     return {"kind": kind, "per_node": 8, "source": source, "discovery": discovery}, exporter
 
 
+CARDS, CHIPS = {"kind": "nvidia", "per_node": 8}, {"kind": "ascend", "per_node": 8}
 DCGM, DCGM_POD = exported("dcgm", 9400)
 NPU, NPU_POD = exported("npu-exporter", 8082)
 
 
 @pytest.mark.parametrize(("engine", "accelerators", "collect", "more", "jobs"), [
     ({"name": "vllm", "version": "0.33"}, DCGM, ["experts", "kv-cache"], [DCGM_POD], {"k3-dcgm"}),
-    pytest.param({"name": "sglang", "version": "0.5.23"}, {"kind": "nvidia", "per_node": 8}, ["gpu", "experts"], [], set(), marks=LONG),
-    pytest.param({"name": "vllm-ascend", "version": "0.23"}, NPU, ["experts"], [NPU_POD], {"k3-npu-exporter"}, marks=LONG),
-    pytest.param({"name": "mindie"}, {"kind": "ascend", "per_node": 8}, ["npu"], [], set(), marks=LONG),
+    pytest.param({"name": "sglang", "version": "0.5.23"}, CARDS, ["gpu", "experts"], [], set(), marks=LONG),
+    pytest.param(
+        {"name": "vllm-ascend", "version": "0.23"}, NPU, ["experts"], [NPU_POD], {"k3-npu-exporter"}, marks=LONG),
+    pytest.param({"name": "mindie"}, CHIPS, ["npu"], [], set(), marks=LONG),
 ], ids=["vllm, dcgm", "sglang, gpu sidecar", "vllm-ascend, npu-exporter", "mindie, npu sidecar"])  # fmt: skip
 def test_rules_and_dashboards_select_on_labels_that_targets_have(
     rendered: Render, prometheus_bin: Path, tmp_path: Path, engine: dict, accelerators: dict, collect: list[str],
