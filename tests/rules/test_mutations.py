@@ -18,7 +18,7 @@ from k3observe.render import render
 from tests.rules.mutants import Mutant, mutants
 from tests.rules.stacks import planned, stack
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.mutations
 SURVIVORS = Path(__file__).with_name("survivors.txt")
 
 
