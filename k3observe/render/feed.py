@@ -20,7 +20,7 @@ from k3observe.rules.model import Input
 
 _DEFAULTS = {
     "engine": "0", "rank": "0", "device": "0", "vendor": "nvidia", "uuid": "GPU-5e1f0000-0000-4000-8000-000000000000",
-    "kind": "xid", "scope": "rank", "phase": "all", "formula": "mean_of_layers", "tier": "device", "link": "0",
+    "kind": "xid_79", "scope": "rank", "phase": "all", "formula": "mean_of_layers", "tier": "device", "link": "0",
     "reason": "hw_thermal_slowdown", "collector": "experts", "source": "plugin", "code": "80E18005",
 }  # fmt: skip
 
@@ -92,7 +92,7 @@ def series_labels(plan: Plan, service: Service, job: str) -> dict[str, str]:
     config = plan.config
     identity = {name: config.external_labels.get(name, f"{name}-a") for name in config.identity_labels}
     ascend = service.accelerators is not None and service.accelerators.kind == "ascend"
-    device = {"vendor": "ascend", "device": "0-0", "uuid": "0000:C1:00.0", "kind": "error_code"} if ascend else {}
+    device = {"vendor": "ascend", "device": "0-0", "uuid": "0000:C1:00.0", "kind": "ecc_uncorrected"} if ascend else {}
     return {
         **_DEFAULTS, **device, **identity, "instance": instances(plan, service, job)[0],
         "model_name": str(plan.facts[service.name]["model_name"]), **target_labels(config, service, job),
@@ -129,7 +129,8 @@ def _series(
 
 def _constants(entry: Entry, signal: Signal) -> dict[str, str]:
     """Labels of a signal that are the same on every series of the source."""
-    return {name: label.constant for name, label in entry.labels.items() if label.constant and name in signal.labels}
+    labels = {**entry.labels, **entry.terms[0].labels}
+    return {name: label.constant for name, label in labels.items() if label.constant and name in signal.labels}
 
 
 def _counted(rows: list[ExampleSeries], steps: Steps) -> list[ExampleSeries]:

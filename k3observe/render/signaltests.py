@@ -100,36 +100,57 @@ def _firsts(plan: Plan, domain: str) -> Iterator[tuple[Service, Signal, Entry]]:
 def _reading(
     plan: Plan, service: Service, signal: Signal, entry: Entry, step: float, spelling: Spelling
 ) -> tuple[dict[str, str], list[_Sample]] | None:
-    """Series that give a signal a value, and what is recorded then."""
-    if signal.kind == "histogram" and not entry.buckets:
-        return None
-    bound = entry.buckets[0] if entry.buckets else 0.0
-    value = max(1.0, entry.scale, (entry.at_least or 0.0) * entry.scale)
-    first = bound if signal.kind == "histogram" else value
-    given = Input(signal=signal.name, values=[(first, 12.0)])
+    """Series that give a signal a value, and what is recorded then; of parts with labels of their own, each."""
+    value, loud = _values(signal, entry)
     known = circumstances(plan, service.name)
-    series = feed(plan, service, [given], (), known, step, spelling)
-    if series is None:
-        return None
-    # what would be seen in the recorded value if it were taken in
-    loud = given.model_copy(update={"values": [(first / 3 if entry.aggregate == "min" else 3 * first, 12.0)]})
-    series = _strangers(plan, entry, feed(plan, service, [loud], (), known, step, spelling) or {}) | series
-    labels = _labels(plan, service, signal, {})
-    # other series may come from the same raw metric, such as the phases of a balance
-    own = {"service": service.name} | {name: labels[name] for name in entry.terms[0].labels if name in labels}
-    only = ", ".join(f'{name}="{text}"' for name, text in own.items())
+    series: dict[str, str] = {}
+    samples: list[_Sample] = []
+    for own in _parts(signal, entry):
+        given = Input(signal=signal.name, values=[(value, 12.0)], labels=own)
+        fed = feed(plan, service, [given], (), known, step, spelling)
+        if fed is None:
+            continue
+        others = feed(plan, service, [given.model_copy(update={"values": [(loud, 12.0)]})], (), known, step, spelling)
+        series = _strangers(plan, entry, others or {}) | series | fed
+        labels = _labels(plan, service, signal, own)
+        only = {"service": service.name} | {name: labels[name] for name in own if name in labels}
+        selector = ", ".join(f'{name}="{text}"' for name, text in only.items())
+        recorded = _recorded(plan, signal, entry, selector, value)
+        samples += [(expr, "11m", [(labels, amount)]) for expr, amount in recorded]
+    return (series, samples) if samples else None
+
+
+def _values(signal: Signal, entry: Entry) -> tuple[float, float]:
+    """A value, and another that would be seen in the recorded one if it were taken in."""
+    if signal.kind == "histogram":
+        bound = entry.buckets[0] if entry.buckets else 1.0
+        return bound, bound / 3
+    if entry.equals is not None:
+        return (1.0, 0.0) if entry.aggregate == "min" else (0.0, 1.0)
+    value = max(1.0, entry.scale, (entry.at_least or 0.0) * entry.scale)
+    return value, value / 3 if entry.aggregate == "min" else 3 * value
+
+
+def _parts(signal: Signal, entry: Entry) -> list[dict[str, str]]:
+    """Labels that tell the parts of a signal apart, where each comes from a raw metric of its own."""
+    parts = [
+        {name: label.constant for name, label in term.labels.items() if label.constant and name in signal.labels}
+        for term in entry.terms
+    ]  # fmt: skip
+    return parts if entry.combine == "union" and all(parts) else parts[:1]
+
+
+def _recorded(plan: Plan, signal: Signal, entry: Entry, only: str, value: float) -> list[tuple[str, float]]:
     if signal.kind == "counter":
-        expected = {f"rate({signal.series}{{{only}}}[{rate_window(plan.config)}])": value}
-    elif signal.kind == "histogram":
-        le = f'le=~"{number(bound)}([.]0)?"'
-        expected = {
-            f"sum without (le) ({signal.series}_bucket:rate5m{{{only}, {le}}})": 1.0,
-            f"{signal.series}_sum:rate5m{{{only}}}": bound,
-            f"{signal.series}_count:rate5m{{{only}}}": 1.0,
-        }
-    else:
-        expected = {f"{signal.series}{{{only}}}": value}
-    return series, [(expr, "11m", [(labels, amount)]) for expr, amount in expected.items()]
+        return [(f"rate({signal.series}{{{only}}}[{rate_window(plan.config)}])", value)]
+    if signal.kind == "histogram":
+        le = f'le=~"{number(value)}([.]0)?"' if entry.buckets else 'le="+Inf"'
+        return [
+            (f"sum without (le) ({signal.series}_bucket:rate5m{{{only}, {le}}})", 1.0),
+            (f"{signal.series}_sum:rate5m{{{only}}}", value),
+            (f"{signal.series}_count:rate5m{{{only}}}", 1.0),
+        ]
+    return [(f"{signal.series}{{{only}}}", value)]
 
 
 def _derived(plan: Plan, domain: str, step: float) -> Iterator[dict[str, Any]]:
@@ -148,11 +169,12 @@ def _case(
     plan: Plan, service: Service, name: str, case: Case, known: Mapping[str, Any], step: float
 ) -> Iterator[dict[str, Any]]:
     signal, record = plan.catalogue.signals[name], plan.pack.derived[name].record
-    only = f'{{stack="{plan.config.stack}", service="{service.name}"}}'
+    only = f'{{service="{service.name}"}}'
     for spelling in spellings(case):
         series = feed(plan, service, case.input, (), known, step, spelling)
         if series is None:
             return
+        series = _foreign(plan, service, name, step) | series
         samples = [
             (_labels(plan, service, signal, _own(plan, one, known), case), evaluate(one.value, known))
             for one in case.fires
@@ -162,6 +184,23 @@ def _case(
             [(record + only, moment(at, known), samples) for at in case.at]
             + [(record + only, moment(at, known), []) for at in case.quiet],
         )  # fmt: skip
+
+
+def _foreign(plan: Plan, service: Service, name: str, step: float) -> dict[str, str]:
+    """What another stack has recorded of all that a derived series is worked out from."""
+    derived, other = plan.pack.derived[name], {"stack": f"{plan.config.stack}-other"}
+    found: dict[str, str] = {}
+    for need in (*derived.needs, *derived.any, *derived.uses):
+        signal, entry = plan.catalogue.signals[need], plan.entry(service.name, need)
+        labels = _labels(plan, service, signal, {"slo": "errors"} | other)
+        if signal.kind == "histogram":
+            for suffix in ("_sum", "_count"):
+                found[f"{signal.series}{suffix}:rate5m{_braced(labels)}"] = "1x200"
+            for bound in entry.buckets if entry is not None else ():
+                found[f"{signal.series}_bucket:rate5m{_braced({**labels, 'le': number(bound)})}"] = "0.5x200"
+        else:
+            found[signal.series + _braced(labels)] = f"0+{number(step)}x200" if signal.kind == "counter" else "1x200"
+    return found
 
 
 def _own(plan: Plan, expected: Expected, known: Mapping[str, Any]) -> dict[str, str]:

@@ -72,5 +72,6 @@ def _without(pattern: re.Pattern[str], match: re.Match[str]) -> str:
 def _names(expr: str, plain: str) -> Iterator[Mutant]:
     regexes = re.findall(r'__name__=~"([^"]+)"', expr)
     for name in sorted({*re.findall(r"([a-zA-Z_][\w:]*)(?=\{)", plain), *regexes}):
-        renamed = re.sub(rf"(?<![\w:]){re.escape(name)}(?![\w:])", lambda match: match[0] + "_x", expr)
+        changed = f"({name})_x" if "|" in name else f"{name}_x"
+        renamed = re.sub(rf"(?<![\w:|]){re.escape(name)}(?![\w:|])", lambda match, changed=changed: changed, expr)
         yield Mutant(f"{name} renamed", renamed)
