@@ -202,8 +202,8 @@ def title(case: Case, spelling: Spelling) -> str:
 
 
 def moment(at: float | str, known: Mapping[str, Any]) -> str:
-    """Minutes as promtool reads them."""
-    return f"{round(evaluate(at, known) * 60)}s"
+    """Minutes as promtool reads them; a minute before a `for` of seconds is the start."""
+    return f"{max(0, round(evaluate(at, known) * 60))}s"
 
 
 def _around(plan: Plan, service: str, rule: Rule) -> dict[str, float]:
