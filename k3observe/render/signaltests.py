@@ -111,13 +111,19 @@ def _reading(
         if fed is None:
             continue
         others = feed(plan, service, [given.model_copy(update={"values": [(loud, 12.0)]})], (), known, step, spelling)
-        series = _strangers(plan, entry, others or {}) | series | fed
+        series = _strangers(plan, entry, _checked(others or {}, value)) | series | _checked(fed, value)
         labels = _labels(plan, service, signal, own)
         only = {"service": service.name} | {name: labels[name] for name in own if name in labels}
         selector = ", ".join(f'{name}="{text}"' for name, text in only.items())
         recorded = _recorded(plan, signal, entry, selector, value)
         samples += [(expr, "11m", [(labels, amount)]) for expr, amount in recorded]
     return (series, samples) if samples else None
+
+
+def _checked(series: Mapping[str, str], bound: float) -> dict[str, str]:
+    """Of a histogram's buckets, the one that is looked at and the last: all of them would prove no more."""
+    seen = (f'le="{number(bound)}"', f'le="{bound}"', 'le="+Inf"')
+    return {text: values for text, values in series.items() if ',le="' not in text or any(le in text for le in seen)}
 
 
 def _values(signal: Signal, entry: Entry) -> tuple[float, float]:

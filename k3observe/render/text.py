@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -13,13 +14,11 @@ from k3observe.config.values import Duration
 from k3observe.version import __version__
 
 _Dumper: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_SCALARS = 16_384
 
 
-class _Readable(_Dumper):  # type: ignore[misc]
-    """Long texts as blocks, no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+class _Scalar(_Dumper):  # type: ignore[misc]
+    """Spells one scalar; a text of several lines as a block."""
 
 
 def _string(dumper: Any, value: str) -> Any:
@@ -27,7 +26,7 @@ def _string(dumper: Any, value: str) -> Any:
 
 
 for _type in (str, Duration):
-    _Readable.add_representer(_type, _string)
+    _Scalar.add_representer(_type, _string)
 
 
 def header(config: Config, mark: str = "#") -> str:
@@ -39,11 +38,47 @@ def header(config: Config, mark: str = "#") -> str:
 
 
 def to_yaml(data: Any) -> str:
-    """Dump plain data, keys in the order given."""
-    text: str = yaml.dump(
-        data, Dumper=_Readable, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100_000
-    )
-    return text
+    """Dump a mapping or a list of plain data, keys in the order given.
+
+    The bytes are those of PyYAML, which spells each scalar; it would take three times as long for the whole, most of
+    it for the same few hundred labels again and again.
+    """
+    lines: list[str] = []
+    _lines(data, "", lines)
+    return "\n".join(lines) + "\n"
+
+
+def _lines(data: Any, pad: str, lines: list[str]) -> None:
+    """Append the block of a mapping or list that is not empty."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            name = f"{pad}{_scalar(key)}:"
+            if value and isinstance(value, dict | list | tuple):
+                lines.append(name)
+                _lines(value, pad + "  " if isinstance(value, dict) else pad, lines)
+            else:
+                lines.append(f"{name} {_leaf(value, pad)}")
+        return
+    for value in data:
+        if value and isinstance(value, dict | list | tuple):
+            first = len(lines)
+            _lines(value, pad + "  ", lines)
+            lines[first] = f"{pad}- {lines[first][len(pad) + 2:]}"
+        else:
+            lines.append(f"{pad}- {_leaf(value, pad)}")
+
+
+def _leaf(value: Any, pad: str) -> str:
+    if isinstance(value, dict | list | tuple):
+        return "{}" if isinstance(value, dict) else "[]"
+    text = _scalar(value)
+    return "\n".join(pad + line if line else line for line in text.split("\n"))[len(pad) :] if "\n" in text else text
+
+
+@lru_cache(_SCALARS, typed=True)
+def _scalar(value: Any) -> str:
+    text: str = yaml.dump(value, Dumper=_Scalar, allow_unicode=True, width=100_000)
+    return text.removesuffix("...\n").removesuffix("\n")
 
 
 def to_json(data: Any) -> bytes:
