@@ -108,14 +108,15 @@ def _arm(
             actual = known.get(fact)
             reason = alert.suits.reason or Text(f"{fact} is {actual}", f"{fact} 为 {actual}")
             return Blind(alert, service, reason, alert.suits.fix)
-    for signal in alert.signals:
-        gap = plan.why_not(service.name, signal)
-        if gap is not None:
-            return Blind(alert, service, gap.reason, gap.fix)
     given = own.threshold if own.threshold is not None else stack.threshold
     params = {**alert.params, **stack.params, **own.params}
     entry = plan.entry(service.name, alert.signals[0]) if alert.signals else None
     threshold = derived_threshold(alert, known, entry, given, params)
+    # what is left out for want of a number is not mended by a signal
+    gap = None if threshold.wanted else next(
+        (gap for signal in alert.signals if (gap := plan.why_not(service.name, signal))), None)  # fmt: skip
+    if gap is not None:
+        return Blind(alert, service, gap.reason, gap.fix)
     if threshold.blind is not None:
         return Blind(alert, service, threshold.blind, threshold.fix, threshold.wanted)
     uses = frozenset(signal for signal in alert.uses if plan.has(service.name, signal))

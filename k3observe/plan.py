@@ -222,12 +222,14 @@ def _source(service: Service, signal: str, catalogue: Catalogue) -> Entry | Gap:
 
 
 def _no_exporter(service: Service, signal: str) -> Gap:
-    if signal == "exporter_up":
-        reason = Text("no exporter runs beside the engine", "引擎旁没有部署 exporter")
-        fix = Text("add sidecar: {collect: [gpu]}", "加上 sidecar: {collect: [gpu]}")
-    elif service.accelerators is None:
+    if service.accelerators is None:
         reason = Text("the configuration names no accelerators", "配置里没有写加速卡")
-        fix = Text("add accelerators: {kind: …, per_node: …}", "加上 accelerators: {kind: …, per_node: …}")
+        if signal == "exporter_up":
+            reason = Text("no exporter runs beside the engine", "引擎旁没有部署 exporter")
+        ascend = service.engine.name in ("vllm-ascend", "mindie")
+        kind, collector = ("ascend", "npu") if ascend else ("nvidia", "gpu")
+        what = f"accelerators: {{kind: {kind}, per_node: …}}", f"sidecar: {{collect: [{collector}]}}"
+        fix = Text("add {} and {}".format(*what), "加上 {} 和 {}".format(*what))
     else:
         kind = "gpu" if service.accelerators.kind == "nvidia" else "npu"
         reason = Text("no sidecar reads the devices", "没有 sidecar 采集加速卡")

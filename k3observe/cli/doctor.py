@@ -19,11 +19,12 @@ _WORDS = {
     "en": {"source": "source", "signal": "signal", "state": "state", "value": "value", "series": "series",
            "metric": "metric", "why": "why, and what to do", "alert": "alert", "armed": "armed", "blind": "blind",
            "unplanned": "not rendered", "unknown": "unknown version", "none": "not in these sources",
-           "panels": "panels", "panel": "empty panel", "dashboard": "dashboard"},
+           "panels": "panels", "panel": "empty panel", "dashboard": "dashboard",
+           "remedies": "what arms more, the most helpful first:"},
     "zh-CN": {"source": "数据源", "signal": "信号", "state": "状态", "value": "值", "series": "序列", "metric": "指标",
               "why": "原因与处理", "alert": "告警", "armed": "有效", "blind": "失明", "unplanned": "未生成",
               "unknown": "版本未知", "none": "所给数据源未提供", "panels": "面板", "panel": "空面板",
-              "dashboard": "仪表盘"},
+              "dashboard": "仪表盘", "remedies": "如何启用更多告警（收效大者在前）："},
 }  # fmt: skip
 _STATES = {"alive": "正常", "unused": "未使用", "missing": "缺失", "wrong": "异常"}
 _COLOURS = {"alive": "green", "unused": "yellow", "missing": "red", "wrong": "magenta"}
@@ -149,10 +150,16 @@ def document(report: Report, language: str) -> dict[str, Any]:
              "reason": text(row.reason), "fix": text(row.fix)}
             for row in report.alerts
         ],
+        "remedies": [
+            {"service": row.service, "changes": [text(change) for change in row.changes], "alerts": list(row.alerts)}
+            for row in report.remedies
+        ],
     }  # fmt: skip
 
 
 def _show(report: Report, catalogue: Catalogue, language: str) -> None:
+    from k3observe.remedies import lines
+
     words = _WORDS[language]
     several = len(report.readings) > 1
     for reading in report.readings:
@@ -197,6 +204,9 @@ def _show(report: Report, catalogue: Catalogue, language: str) -> None:
     if alike:
         rows = [[board, ", ".join(panels), reason] for (board, reason), panels in alike.items()]
         _table([words["dashboard"], words["panel"], words["why"]], rows, ["red"] * len(rows))
+    told = lines(report.remedies, language)
+    if told:
+        click.echo("\n" + "\n  ".join([words["remedies"], *told]))
 
 
 def _why(row: Any, language: str) -> str:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from k3observe.plan import Plan
 
 
+_MOST_LINES = 8
+
+
 @click.command("explain")
 @click.argument("alert", required=False)
 @config_option
@@ -30,6 +33,7 @@ def command(alert: str | None, file: Path, service: str | None, form: str) -> in
     k3observe explain KVCacheUsageHigh -s kimi-k3
     """
     from k3observe.config.errors import ConfigError, Problem, did_you_mean
+    from k3observe.remedies import lines, of_plan
 
     _, plan = load_plan(file)
     for word, known, name in ((service, plan.services, "--service"), (alert, plan.pack.alerts, "ALERT")):
@@ -41,14 +45,20 @@ def command(alert: str | None, file: Path, service: str | None, form: str) -> in
     document = report(plan, service)
     if form == "json":
         click.echo(json.dumps(document, ensure_ascii=False, indent=2))
-    else:
-        click.echo(_text(document, plan.config.language))
+        return 0
+    language = plan.config.language
+    click.echo(_text(document, language))
+    told = lines([row for row in of_plan(plan) if service in (None, row.service)], language)
+    if told:
+        click.echo("\n  ".join([_WORDS[language]["remedies"], *told]))
     return 0
 
 
 def report(plan: Plan, service: str | None = None) -> dict[str, Any]:
-    """The plan as plain data: per service its armed alerts, the others with reason and fix, and what is assumed."""
-    language = plan.config.language
+    """The plan as plain data: per service its armed alerts, the others with reason and fix, and what would arm them."""
+    from k3observe.remedies import of_plan
+
+    language, found = plan.config.language, of_plan(plan)
     services = []
     for item in plan.config.services:
         if service not in (None, item.name):
@@ -63,8 +73,10 @@ def report(plan: Plan, service: str | None = None) -> dict[str, Any]:
              "wanted": b.wanted}
             for b in plan.blind if b.service.name == item.name
         ]  # fmt: skip
+        mend = [{"changes": [change.get(language) for change in row.changes], "alerts": list(row.alerts)}
+                for row in found if row.service == item.name]  # fmt: skip
         services.append({"service": item.name, "engine": item.engine.name, "version": item.engine.version,
-                         "armed": armed, "not_armed": blind})  # fmt: skip
+                         "armed": armed, "not_armed": blind, "remedies": mend})  # fmt: skip
     return {"stack": plan.config.stack, "services": services}
 
 
@@ -74,27 +86,31 @@ def _evidence(plan: Plan, service: str, signals: list[str]) -> str:
 
 
 def unarmed(plan: Plan) -> Iterator[str]:
-    """One line for each alert that is not armed although nobody asked for that, services with one reason together."""
-    language = plan.config.language
-    shared: dict[tuple[str, str], tuple[list[str], dict[str, None]]] = {}
-    for blind in plan.blind:
-        if not blind.wanted:
-            key = (blind.reason.get(language), blind.fix.get(language) if blind.fix else "")
-            alerts, services = shared.setdefault(key, ([], {}))
-            services[blind.service.name] = None
-            if blind.alert.name not in alerts:
-                alerts.append(blind.alert.name)
-    verb = {"en": "not rendered", "zh-CN": "未生成"}[language]
-    for (reason, fix), (alerts, services) in shared.items():
-        names = ", ".join(list(services)[:5]) + (f", … ({len(services)})" if len(services) > 5 else "")
-        yield f"{names}: {verb}: {', '.join(alerts)}: {reason}" + (f"; {fix}" if fix else "")
+    """What a log should keep of the alerts that are not rendered although nobody asked for that: the changes for them.
+
+    Bounded, whatever the size of the stack: the plan has the rest.
+    """
+    from k3observe.remedies import lines, of_plan
+
+    missing = sum(not blind.wanted for blind in plan.blind)
+    if not missing:
+        return
+    told, language = lines(of_plan(plan), plan.config.language), plan.config.language
+    yield {"en": f"{missing} alerts are not rendered; `k3observe explain` says why:",
+           "zh-CN": f"{missing} 条告警未生成，原因见 `k3observe explain`："}[language]  # fmt: skip
+    yield from (f"  {line}" for line in told[:_MOST_LINES])
+    if len(told) > _MOST_LINES:
+        rest = len(told) - _MOST_LINES
+        yield {"en": f"  … and {rest} more", "zh-CN": f"  … 另有 {rest} 项"}[language]
 
 
 _WORDS = {
     "en": {"armed": "armed", "not_armed": "not armed", "threshold": "threshold", "for": "for",
-           "doubt": "known from documentation only", "newest": "newest"},
+           "doubt": "known from documentation only", "newest": "newest",
+           "remedies": "what arms more, the most helpful first:"},
     "zh-CN": {"armed": "已启用", "not_armed": "未启用", "threshold": "阈值", "for": "持续",
-              "doubt": "仅据文档，未经实测", "newest": "最新版本"},
+              "doubt": "仅据文档，未经实测", "newest": "最新版本",
+              "remedies": "如何启用更多告警（收效大者在前）："},
 }  # fmt: skip
 
 

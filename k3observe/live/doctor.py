@@ -15,6 +15,7 @@ from k3observe.live.detect import Identity
 from k3observe.live.exposition import Exposition
 from k3observe.live.signals import Examination, Finding
 from k3observe.plan import Plan
+from k3observe.remedies import Remedy, remedies, wants
 from k3observe.rules import Pack
 
 
@@ -34,7 +35,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class AlertFinding:
-    """An alert of a service (None without a configuration). ``planned`` is False for one that is not rendered."""
+    """An alert of a service (None without a configuration). ``planned`` is False for one that is not rendered.
+
+    ``wants`` is all that it lacks, None standing for what nothing gives; ``reason`` and ``fix`` are the first of it.
+    """
 
     alert: str
     service: str | None
@@ -42,6 +46,7 @@ class AlertFinding:
     planned: bool = True
     reason: Text | None = None
     fix: Text | None = None
+    wants: tuple[Text | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,11 @@ class Report:
     def healthy(self) -> bool:
         """True when every planned alert is armed."""
         return all(alert.armed for alert in self.alerts if alert.planned)
+
+    @property
+    def remedies(self) -> list[Remedy]:
+        """The changes that arm what is blind, by service, the most helpful first."""
+        return remedies((alert.service, alert.alert, alert.wants) for alert in self.alerts if alert.wants)
 
 
 def examine(
@@ -114,7 +124,15 @@ def _services(reading: Reading, catalogue: Catalogue, plan: Plan | None) -> list
     alike = [name for name, service in plan.services.items() if service.engine.name == reading.identity.source]
     address = urlsplit(reading.exposition.url).netloc
     here = [name for name in alike if address and address in map(str, plan.services[name].targets)]
-    return here or alike
+    return here or [name for name in alike if _may_be(reading, plan.services[name].engine.version)] or alike
+
+
+def _may_be(reading: Reading, configured: str | None) -> bool:
+    """Whether a source may be of the minor release that a service is said to run."""
+    oldest, newest = reading.span
+    if configured is None or oldest is None or newest is None:
+        return True
+    return oldest.numbers[:2] <= Version.parse(configured).numbers[:2] <= newest.numbers[:2]
 
 
 def _configured(reading: Reading, services: Sequence[str], catalogue: Catalogue, plan: Plan | None
@@ -154,9 +172,15 @@ def _shipped(found: Sequence[tuple[Reading, list[str], Finding]], catalogue: Cat
     alerts = []
     for alert in pack.alerts.values():
         needs = [need for signal in alert.signals for need in _needs(signal, catalogue, pack)]
-        blind = next((why for need in needs if (why := _blind(need, rows.get(need, []), engine))), None)
-        alerts.append(AlertFinding(alert.name, None, blind is None, True, *(blind or (None, None))))
+        alerts.append(_alert(alert.name, None, [_blind(need, rows.get(need, []), engine) for need in needs]))
     return alerts
+
+
+def _alert(name: str, service: str | None, told: Sequence[tuple[Text, Text | None] | None]) -> AlertFinding:
+    """``told`` is for each signal that the alert needs why it is blind, None where it is not."""
+    blind = [why for why in told if why is not None]
+    reason, fix = blind[0] if blind else (None, None)
+    return AlertFinding(name, service, not blind, True, reason, fix, tuple(fix for _, fix in blind))
 
 
 def _panels(
@@ -218,10 +242,9 @@ def _planned(found: Sequence[tuple[Reading, list[str], Finding]], plan: Plan) ->
     for armed in plan.armed:
         service, name = armed.service.name, armed.alert.name
         needs = [need for signal in armed.alert.signals for need in _needs(signal, plan.catalogue, plan.pack)]
-        blind = next((why for need in needs if (why := _blind_in_plan(need, service, found, plan))), None)
-        alerts.append(AlertFinding(name, service, blind is None, True, *(blind or (None, None))))
-    alerts += [AlertFinding(blind.alert.name, blind.service.name, False, False, blind.reason, blind.fix)
-               for blind in plan.blind]  # fmt: skip
+        alerts.append(_alert(name, service, [_blind_in_plan(need, service, found, plan) for need in needs]))
+    alerts += [AlertFinding(blind.alert.name, blind.service.name, False, False, blind.reason, blind.fix,
+                            () if blind.wanted else wants(plan, blind)) for blind in plan.blind]  # fmt: skip
     return alerts
 
 
@@ -237,7 +260,8 @@ def _blind_in_plan(signal: str, service: str, found: Sequence[tuple[Reading, lis
             and (reading.identity.source == entry.source or of_source == "engine_up")]  # fmt: skip
     if rows:
         return _blind(signal, rows, entry.source)
-    title = plan.catalogue.sources[entry.source].title
+    own = {"engine_up": plan.services[service].engine.name, "exporter_up": "sidecar"}
+    title = plan.catalogue.sources[own.get(signal, entry.source)].title
     return (Text(f"{signal}: comes from {title}, which is not among the sources given",
                  f"{signal}：来自 {title}，但所给的数据源中没有它"),
             Text(f"give the /metrics of {title} too", f"请同时提供 {title} 的 /metrics"))  # fmt: skip

@@ -40,7 +40,7 @@ def test_json_has_sources_signals_and_alerts(capture: Path) -> None:
     run = doctor(str(capture), "--output", "json")
     assert run.returncode == 1, run.stderr  # alerts on devices and experts are blind without a sidecar
     document = json.loads(run.stdout)
-    assert list(document) == ["sources", "signals", "alerts"]
+    assert list(document) == ["sources", "signals", "alerts", "remedies"]
     (source,) = document["sources"]
     assert source["source"] == str(capture)
     assert source["engine"] == "vllm"
