@@ -173,9 +173,10 @@ def _leave(status: int) -> NoReturn:
 
 
 def _end_at_signals() -> None:
-    """End in order, and without a traceback, when a signal comes before the server runs.
+    """End in order, and without a traceback, when a signal comes before the server runs; SIGHUP never ends it.
 
-    As process 1 of a container, too, for which the kernel ignores signals that have no handler.
+    As process 1 of a container, too, for which the kernel ignores signals that have no handler. Reloading has nothing
+    to do: files of ``--web.config.file`` are read again when they change. A handler, unlike SIG_IGN, is not inherited.
     """
     import signal
 
@@ -184,6 +185,7 @@ def _end_at_signals() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
 def _open_standard_streams() -> None:

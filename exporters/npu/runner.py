@@ -1,11 +1,14 @@
 """Run ``npu-smi`` so that nothing it does can hurt: bounded in time and output, one at a time, killed as a group.
 
 No shell, fixed arguments, ``LC_ALL=C``. A driver call may sit in the kernel where no signal reaches it: such a call is
-left behind, and no second one is started beside it until it has ended.
+left behind, and no second one is started beside it until it has ended. When the exporter itself is killed, the call is
+killed by the kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import selectors
 import shutil
@@ -62,21 +65,12 @@ class NpuSmi:
         program = self.path if os.path.isabs(self.path) else shutil.which(self.path)
         if program is None:
             raise RunError(NOT_FOUND, f"{self.path} is not on PATH: name it with --npu.smi-path")
-        try:
-            with self._starting:
-                self._check(time.monotonic() + self.timeout)
-                process = subprocess.Popen(
-                    [program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                    env={**os.environ, "LC_ALL": "C", "LANG": "C"}, start_new_session=True)
-                self._running = process
-        except FileNotFoundError as error:
-            raise RunError(NOT_FOUND, f"{program} does not exist: name it with --npu.smi-path") from error
-        except OSError as error:
-            raise RunError(NOT_EXECUTABLE, f"{program}: {error.strerror}: check its mode and architecture") from error
+        process, lifeline = self._start([program, *args])
         try:
             return self._read(process)
         finally:
             self._end(process)
+            os.close(lifeline)
 
     def stop(self) -> None:
         """End a call that runs, from another thread; later calls end at once too."""
@@ -88,6 +82,29 @@ class NpuSmi:
             self._starting.release()
         if process is not None and process.returncode is None:
             self._kill(process)
+
+    def _start(self, command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
+        """Return the process and a descriptor with which it ends: see ``_end_with_us``."""
+        try:
+            reader, writer = os.pipe()
+            try:
+                with self._starting:
+                    self._check(time.monotonic() + self.timeout)
+                    self._running = process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                        env={**os.environ, "LC_ALL": "C", "LANG": "C"}, start_new_session=True, pass_fds=(reader,))
+                    _end_with_us(process, reader)
+                return process, writer
+            except BaseException:
+                os.close(writer)
+                raise
+            finally:
+                os.close(reader)
+        except FileNotFoundError as error:
+            raise RunError(NOT_FOUND, f"{command[0]} does not exist: name it with --npu.smi-path") from error
+        except OSError as error:
+            raise RunError(
+                NOT_EXECUTABLE, f"{command[0]}: {error.strerror}: check its mode and architecture") from error
 
     def _read(self, process: subprocess.Popen[bytes]) -> Output:
         deadline = time.monotonic() + self.timeout
@@ -148,6 +165,19 @@ class NpuSmi:
             os.killpg(process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             return
+
+
+def _end_with_us(process: subprocess.Popen[bytes], reader: int) -> None:
+    """Have the kernel kill the process's group when this process ends, even by SIGKILL.
+
+    The group inherits the reading end of a pipe, and we alone have the writing one, which closes with us: the kernel
+    then sends the signal that the reading end asks for. Unlike PR_SET_PDEATHSIG this needs no code between fork and
+    exec, does not depend on the thread that forked, and reaches grandchildren.
+    """
+    with contextlib.suppress(OSError):  # a sandbox may lack it; then a killed exporter leaves its call behind
+        fcntl.fcntl(reader, fcntl.F_SETOWN, -process.pid)
+        fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:

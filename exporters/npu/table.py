@@ -8,7 +8,7 @@ from its own cells, so tables without a head, cut or mixed with log lines still 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 MAX_DEVICES = 256
 MAX_MEGABYTES = 1 << 26
@@ -78,14 +78,8 @@ class Device(NamedTuple):
         return self.memory is not None or bool(self.first.temperature_celsius) or self.second.bus is not None
 
 
-class Process(NamedTuple):
-    """A process on a chip; its name comes from 15 characters of the kernel and lost its colons."""
-
-    npu: int
-    chip: int
-    pid: int
-    name: str
-    memory_megabytes: int | None
+Row = FirstRow | SecondRow | Literal["process"]
+"""A row of the process table is known only so that it counts as neither a device nor a row that nothing explains."""
 
 
 class Table(NamedTuple):
@@ -96,7 +90,6 @@ class Table(NamedTuple):
     devices: tuple[Device, ...]
     incomplete: tuple[FirstRow | SecondRow, ...]
     """Rows whose other half is missing: cut, or left out by the tool (an unknown health index drops the first)."""
-    processes: tuple[Process, ...]
     dropped: int
     """Rows that are cut, not closed by ``|`` or that no layout explains."""
     headed: bool
@@ -114,7 +107,6 @@ def parse(text: str) -> Table:
     headed = False
     devices: list[Device] = []
     halves: list[FirstRow | SecondRow] = []
-    processes: list[Process] = []
     dropped = 0
     pending: FirstRow | None = None
     for line in lines(text):
@@ -145,14 +137,12 @@ def parse(text: str) -> Table:
             pending = row
         elif isinstance(row, SecondRow):
             halves.append(row)
-        elif isinstance(row, Process):
-            processes.append(row)
     if pending is not None:
         halves.append(pending)
-    return Table(tool, driver, tuple(devices), tuple(halves[:MAX_DEVICES]), tuple(processes), dropped, headed)
+    return Table(tool, driver, tuple(devices), tuple(halves[:MAX_DEVICES]), dropped, headed)
 
 
-def _row(body: str) -> FirstRow | SecondRow | Process | None:
+def _row(body: str) -> Row | None:
     """Return the row that ``body``, from its first ``|`` on, is; None when it is none or not closed."""
     if not body.endswith("|") or len(body) > MAX_ROW:
         return None
@@ -160,14 +150,14 @@ def _row(body: str) -> FirstRow | SecondRow | Process | None:
     return _cells(cells) or _cells(cells[:-1])  # a build may have a column more at the end
 
 
-def _cells(cells: list[str]) -> FirstRow | SecondRow | Process | None:
+def _cells(cells: list[str]) -> Row | None:
     if len(cells) < 3:
         return None
     readings = list(_READING.finditer(cells[-1]))
     plain = [match["plain"] for match in readings if match["plain"]]
     pairs = [_pair(match) for match in readings if not match["plain"]]
-    if len(cells) >= 4 and not pairs and (process := _process(cells)):
-        return process
+    if len(cells) >= 4 and not pairs and _is_process(cells):
+        return "process"
     identity, middle = " ".join(cells[:-2]).split(), cells[-2]
     has_bus = _BUS.fullmatch(middle) is not None
     if not has_bus and len(plain) >= 2 and len(pairs) <= 1:
@@ -203,15 +193,10 @@ def _second(
     )
 
 
-def _process(cells: list[str]) -> Process | None:
-    """A row of the process table; 26.x adds a column with the process id inside the container."""
-    ids, pid, name, memory = cells[0].split(), cells[1], cells[2], cells[3]
-    if not 1 <= len(ids) <= 2 or not all(map(_ID.fullmatch, (*ids, pid))) or len(memory.split()) != 1:
-        return None
-    if not (_ID.fullmatch(memory) or memory in _NONE):
-        return None
-    return Process(int(ids[0]), int(ids[1]) if len(ids) > 1 else 0, int(pid), name[:64],
-                   int(memory) if _ID.fullmatch(memory) else None)
+def _is_process(cells: list[str]) -> bool:
+    """Whether this is NPU (and chip), process id, name, megabytes; 26.x adds the process id inside the container."""
+    ids, memory = (*cells[0].split(), cells[1]), cells[3]
+    return 2 <= len(ids) <= 3 and all(map(_ID.fullmatch, ids)) and bool(_ID.fullmatch(memory) or memory in _NONE)
 
 
 def _pair(match: re.Match[str]) -> Megabytes:

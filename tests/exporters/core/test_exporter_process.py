@@ -190,6 +190,19 @@ def test_a_signal_ends_it_within_a_second_though_everything_hangs(run_fake: Run,
         assert time.monotonic() - start < 1
 
 
+def test_a_hangup_ends_it_neither_before_nor_while_it_serves(run_exporter: Run) -> None:
+    exporter = run_exporter("--collect=kv-cache", program=(
+        sys.executable, "-c", "import os, signal, sys\nfrom k3observe.exporters import flags, main\n"
+        "parse = flags.parse\n"
+        "def hang_up(*given):\n    os.kill(os.getpid(), signal.SIGHUP)\n    return parse(*given)\n"
+        "flags.parse = hang_up\nmain.main()"))
+    for _ in range(3):
+        exporter.process.send_signal(signal.SIGHUP)
+        assert exporter.get("/-/healthy")[0] == 200
+    exporter.process.send_signal(signal.SIGTERM)
+    assert exporter.process.wait(5) == 0
+
+
 def test_once_prints_an_exposition_that_promtool_accepts(promtool: Path) -> None:
     done = call("--collect=gpu,npu", "--once", "--npu.mode=slow start")
     assert done.returncode == 0

@@ -241,7 +241,7 @@ def test_a_tool_that_fails_says_why_and_the_devices_lose_their_values(
     with caplog.at_level(logging.ERROR):
         r.state["fault"] = {"kind": kind}
         r.write()
-        r.until(lambda: r.of("read_success", "1-0") == 0, 15)
+        r.until(lambda: r.of("read_success", "1-0") == 0 and caplog.records, 15)
     assert not has_values(r, "1-0")
     assert "k3_accelerators_visible" not in r.samples()
     assert r.samples()["k3_source_errors_total"][(("reason", reason), ("source", "npu-smi"))] >= 1

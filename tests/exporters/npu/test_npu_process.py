@@ -70,6 +70,33 @@ def test_a_scrape_of_an_a3_is_clean_for_promtool(tmp_path: Path, promtool: Path)
         subprocess.run([promtool, "check", "metrics"], input=body, text=True, check=True)
 
 
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_hung_tool_and_its_children_end_with_an_exporter_that_is_killed(tmp_path: Path) -> None:
+    tool, pids = tmp_path / "npu-smi", tmp_path / "pids"
+    tool.write_text(f"#!/bin/sh\ntrap '' TERM HUP INT\nsleep 300 &\necho $$ $! >> '{pids}'\nwhile :; do wait; done\n")
+    tool.chmod(0o755)
+    with serving(tool, "--npu.timeout=300") as (process, _):
+        end = time.monotonic() + 5
+        while not pids.exists() or not pids.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        started = [int(pid) for pid in pids.read_text().split()]
+        assert len(started) == 2
+        assert not any(map(is_gone, started))
+        process.send_signal(signal.SIGKILL)
+        process.wait(2)
+        end = time.monotonic() + 2
+        while not all(map(is_gone, started)):
+            assert time.monotonic() < end, "npu-smi outlived the exporter"
+            time.sleep(0.02)
+
+
 def test_a_hung_tool_delays_neither_scrape_nor_health_nor_the_end(tmp_path: Path) -> None:
     state = npu_smi.cards("910", 8) | {"fault": {"kind": "hang"}}
     with serving(npu_smi.install(tmp_path, state), "--npu.timeout=300") as (process, url):
@@ -84,9 +111,7 @@ def test_a_hung_tool_delays_neither_scrape_nor_health_nor_the_end(tmp_path: Path
         process.send_signal(signal.SIGTERM)
         assert process.wait(1.0) == 0
     time.sleep(0.1)
-    for tool in tools:
-        state_of = Path(f"/proc/{tool}/stat")
-        assert not state_of.exists() or state_of.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    assert all(map(is_gone, tools))
 
 
 def test_once_prints_the_table_and_what_it_lacks(tmp_path: Path) -> None:
