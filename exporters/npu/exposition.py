@@ -21,8 +21,8 @@ MAX_SERIES = 40
 MAX_CELSIUS, MAX_WATTS = 200.0, 100_000.0
 _MIB = 1 << 20
 
-HEALTH = {"ok": 1.0, "warning": 0.0, "alarm": 0.0, "critical": 0.0}
-"""Health words of the tool; UNKNOWN and others say nothing.
+HEALTH = {"ok": 1.0, "warning": 0.0, "alarm": 0.0, "critical": 0.0, "offline": 0.0}
+"""Health by the last of the tool's words ("General Warning"); UNKNOWN and others say nothing.
 
 Warning is not healthy: npu-exporter says 0 for every health but OK, and a card must not look different by which of the
 two is scraped. How bad it is stands in ``k3_accelerator_fault``.
@@ -87,7 +87,7 @@ def _believable(value: float | None, most: float) -> float | None:
 
 def health(row: Device) -> float | None:
     """1 healthy, 0 not, None when the tool does not know."""
-    return HEALTH.get((row.first.health or "").casefold())
+    return HEALTH.get((row.first.health or "").casefold().rpartition(" ")[2])
 
 
 def lacks_power(npu: int, devices: Mapping[Key, Known]) -> bool:

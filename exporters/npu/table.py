@@ -8,7 +8,7 @@ from its own cells, so tables without a head, cut or mixed with log lines still 
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 MAX_DEVICES = 256
 MAX_MEGABYTES = 1 << 26
@@ -20,12 +20,14 @@ _BORDER = re.compile(r"\+[-=+]{8,}")
 _VERSION = re.compile(r"npu-smi\s+(\S{1,64})\s+Version:\s*(\S{1,64})")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
 _NO_BUS = re.compile(r"[0:.]+")
-_READING = re.compile(r"(?P<used>[0-9]{1,12}|NA|-)\s*/\s*(?P<total>[0-9]{1,12}|NA|-)(?![^\s])|(?P<plain>\S+)")
+_AMOUNT = r"-?[0-9]{1,20}(?:\.[0-9]{1,6})?|NA|-"
+_READING = re.compile(rf"(?P<used>{_AMOUNT})\s*/\s*(?P<total>{_AMOUNT})(?![^\s])|(?P<plain>\S+)")
 _NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _ID = re.compile(r"[0-9]{1,9}")
-_HEALTH = re.compile(r"[A-Za-z][A-Za-z _-]{0,30}")
+_HEALTH = re.compile(r"[^\W\d_][\w .()-]{0,30}")
+_PROCESSES = re.compile(r"Process id|No running processes")
 _NONE = ("NA", "N/A", "-", "--")
-_HEAD = re.compile(r"Bus-Id|Health|Process id|npu-smi|No running processes")
+_HEAD = re.compile(r"Bus-Id|Health|npu-smi")
 
 Megabytes = tuple[int, int]
 """Used and total; the tool writes MB and means MiB. A total of 0 was not read."""
@@ -78,10 +80,6 @@ class Device(NamedTuple):
         return self.memory is not None or bool(self.first.temperature_celsius) or self.second.bus is not None
 
 
-Row = FirstRow | SecondRow | Literal["process"]
-"""A row of the process table is known only so that it counts as neither a device nor a row that nothing explains."""
-
-
 class Table(NamedTuple):
     """What one call printed."""
 
@@ -104,7 +102,7 @@ def lines(text: str) -> list[str]:
 def parse(text: str) -> Table:
     """Return what ``text`` holds; anything that is not a whole row is left out, never guessed."""
     tool = driver = None
-    headed = False
+    headed = among_processes = False
     devices: list[Device] = []
     halves: list[FirstRow | SecondRow] = []
     dropped = 0
@@ -117,16 +115,19 @@ def parse(text: str) -> Table:
         row = None
         if start >= 0 and not (border and border.start() < start):
             body = line[start:].rstrip()
-            row = _row(body)
-            if row is None and _HEAD.search(body):
+            begins_with_id = _begins_with_id(body)
+            if not begins_with_id and (_PROCESSES.search(body) or _HEAD.search(body)):
+                among_processes = _PROCESSES.search(body) is not None
+                headed = headed or not among_processes
                 version = _VERSION.search(body)
                 if version and tool is None:
                     tool, driver = version.groups()
-                headed = headed or version is not None or "Health" in body or "Bus-Id" in body
-            elif row is None:
-                dropped += _is_ours(line[:start], body)
+            elif not among_processes:  # a process names itself, if it likes as a row of a device
+                row = _row(body)
+                if row is None and begins_with_id and not line[:start].strip(" \t>"):
+                    dropped += not _is_process(body)
         if isinstance(row, SecondRow) and pending is not None:
-            if len(devices) < MAX_DEVICES:
+            if len(devices) < MAX_DEVICES and pending.name.casefold() != "mcu":
                 devices.append(Device(pending, row))
             pending = None
             continue
@@ -142,7 +143,7 @@ def parse(text: str) -> Table:
     return Table(tool, driver, tuple(devices), tuple(halves[:MAX_DEVICES]), dropped, headed)
 
 
-def _row(body: str) -> Row | None:
+def _row(body: str) -> FirstRow | SecondRow | None:
     """Return the row that ``body``, from its first ``|`` on, is; None when it is none or not closed."""
     if not body.endswith("|") or len(body) > MAX_ROW:
         return None
@@ -150,34 +151,33 @@ def _row(body: str) -> Row | None:
     return _cells(cells) or _cells(cells[:-1])  # a build may have a column more at the end
 
 
-def _cells(cells: list[str]) -> Row | None:
+def _cells(cells: list[str]) -> FirstRow | SecondRow | None:
     if len(cells) < 3:
         return None
     readings = list(_READING.finditer(cells[-1]))
-    plain = [match["plain"] for match in readings if match["plain"]]
-    pairs = [_pair(match) for match in readings if not match["plain"]]
-    if len(cells) >= 4 and not pairs and _is_process(cells):
-        return "process"
+    words = [match["plain"] for match in readings if match["plain"]]
     identity, middle = " ".join(cells[:-2]).split(), cells[-2]
     has_bus = _BUS.fullmatch(middle) is not None
-    if not has_bus and len(plain) >= 2 and len(pairs) <= 1:
-        return _first(identity, middle, plain)
-    if plain and 1 <= len(pairs) <= 2 and (has_bus or len(plain) == 1):
-        return _second(identity, middle if has_bus else None, plain, pairs)
+    if not has_bus and len(words) >= 2 and len(readings) <= len(words) + 1:
+        return _first(identity, middle, words)
+    if words and (has_bus or len(words) == 1):
+        # Memory that was not read may be one word: DDR must not take the place of HBM.
+        memory = [_pair(match) for match in readings[1:] if match["plain"] is None or match["plain"] in _NONE]
+        return _second(identity, middle if has_bus else None, words[0], memory) if 1 <= len(memory) <= 2 else None
     return None
 
 
-def _first(identity: list[str], health: str, plain: list[str]) -> FirstRow | None:
+def _first(identity: list[str], health: str, words: list[str]) -> FirstRow | None:
     if len(identity) < 2 or not _ID.fullmatch(identity[0]) or not (_HEALTH.fullmatch(health) or health in _NONE):
         return None
-    if any(value not in _NONE and not _NUMBER.fullmatch(value) for value in plain[:2]):
+    if any(value not in _NONE and not _NUMBER.fullmatch(value) for value in words[:2]):
         return None
     word = None if health in _NONE else health
-    return FirstRow(int(identity[0]), " ".join(identity[1:])[:64], word, _number(plain[0]), _number(plain[1]))
+    return FirstRow(int(identity[0]), " ".join(identity[1:])[:64], word, _number(words[0]), _number(words[1]))
 
 
 def _second(
-    identity: list[str], bus: str | None, plain: list[str], pairs: list[Megabytes]
+    identity: list[str], bus: str | None, utilization: str, memory: list[Megabytes]
 ) -> SecondRow | None:
     ids = [int(word) for word in identity if _ID.fullmatch(word)]
     if len(ids) > 2 or any(word not in _NONE and not _ID.fullmatch(word) for word in identity):
@@ -186,22 +186,16 @@ def _second(
         chip=ids[0] if ids else 0,
         physical=ids[1] if len(ids) > 1 else None,
         bus=bus.upper() if bus and not _NO_BUS.fullmatch(bus) else None,
-        utilization_percent=_number(plain[0]),
-        ddr=pairs[0],
-        hbm=pairs[1] if len(pairs) > 1 else None,
+        utilization_percent=_number(utilization),
+        ddr=memory[0],
+        hbm=memory[1] if len(memory) > 1 else None,
         has_chip_id=bool(ids),
     )
 
 
-def _is_process(cells: list[str]) -> bool:
-    """Whether this is NPU (and chip), process id, name, megabytes; 26.x adds the process id inside the container."""
-    ids, memory = (*cells[0].split(), cells[1]), cells[3]
-    return 2 <= len(ids) <= 3 and all(map(_ID.fullmatch, ids)) and bool(_ID.fullmatch(memory) or memory in _NONE)
-
-
 def _pair(match: re.Match[str]) -> Megabytes:
     """Return used and total; what cannot be true has the total 0 of memory that was not read."""
-    used, total = match["used"], match["total"]
+    used, total = match["used"] or "", match["total"] or ""
     if not (used.isdigit() and total.isdigit()) or not int(used) <= int(total) <= MAX_MEGABYTES:
         return 0, 0
     return int(used), int(total)
@@ -211,7 +205,12 @@ def _number(word: str) -> float | None:
     return float(word) if _NUMBER.fullmatch(word) else None
 
 
-def _is_ours(prefix: str, body: str) -> bool:
-    """Whether a row that could not be read belongs to the table: a log line may hold ``|`` too."""
-    inner = body.strip("| ")
-    return not prefix.strip(" \t>") and _ID.match(inner.split(" ")[0].split("|")[0] or "x") is not None
+def _begins_with_id(body: str) -> bool:
+    """Whether a row belongs to the table at all: a log line may hold ``|`` too."""
+    return _ID.match(body.strip("| ")) is not None
+
+
+def _is_process(body: str) -> bool:
+    """Whether this is a row of a process table whose head is missing: ids, process id, name, megabytes."""
+    cells = [cell.strip() for cell in body.strip("|").split("|")]
+    return len(cells) >= 4 and _ID.fullmatch(cells[1]) is not None

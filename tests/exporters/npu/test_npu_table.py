@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k3observe.drill.devices import npu_smi
+from k3observe.exporters.npu.exposition import health
 from k3observe.exporters.npu.table import Device, Table, parse
 
 LAYOUTS = ("310", "910", "A3", "310P", "950", "26")
@@ -90,14 +91,19 @@ def test_ddr_does_not_stand_in_for_hbm_that_was_not_read() -> None:
     assert parse(row.format("0 / 0")).devices[0].memory is None
     assert parse(row.format("NA / NA")).devices[0].memory is None
     assert parse(row.format("40000 / 32768")).devices[0].memory is None
+    for word in ("-1 / -1", "18446744073709551615 / 32768", "1.5 / 2.5", "NA", "-"):
+        assert parse(row.format(word)).devices[0].memory is None, word
     assert parse(row.format("1/32768")).devices[0].memory == (1, 32768)
 
 
-@pytest.mark.parametrize("health", ["OK", "Warning", "Alarm", "Critical", "UNKNOWN"])
-def test_all_health_words_are_kept(health: str) -> None:
-    state = npu_smi.cards("A3", 1)
-    state["npus"][0]["chips"][1]["health"] = health
-    assert parse(npu_smi.table(state)).devices[1].first.health == health
+@pytest.mark.parametrize(("word", "value"), [
+    ("OK", 1), ("Warning", 0), ("General Warning", 0), ("Alarm", 0), ("Critical", 0), ("Offline", 0),
+    ("UNKNOWN", None), ("告警", None)])
+def test_every_health_word_leaves_the_device_its_values(word: str, value: float | None) -> None:
+    text = npu_smi.table(npu_smi.cards("A3", 1)).replace("| OK   ", f"| {word}")
+    devices = parse(text).devices
+    assert [(device.first.health, health(device)) for device in devices] == [(word, value)] * 2
+    assert devices[1].memory == (3347, 65536)
 
 
 def test_a_first_row_that_the_tool_leaves_out_does_not_shift_later_chips() -> None:
@@ -135,11 +141,20 @@ def test_log_lines_with_bars_are_neither_rows_nor_counted() -> None:
     assert (len(table.devices), table.dropped) == (1, 0)
 
 
-def test_a_process_cannot_pretend_to_be_a_device() -> None:
-    state = npu_smi.cards("910", 1)
-    state["npus"][0]["chips"][0]["processes"] = [[7, "9 x|OK|1 2 0/ 0", 5], [8, "npu-smi Health", 6]]
+@pytest.mark.parametrize("layout", ["910", "950", "26"])
+def test_processes_cannot_pretend_to_be_a_device(layout: str) -> None:
+    state = npu_smi.cards(layout, 1)
+    names = ("9 x|OK|1 2 0/ 0", "a|OK|1 2", "|1 2/9", "npu-smi Health", "x|Bus-Id", "|1 2/9", "")
+    state["npus"][0]["chips"][0]["processes"] = [[7, name, 5] for name in names]
     table = parse(npu_smi.table(state))
-    assert ([device.first.npu for device in table.devices], table.dropped) == ([0], 0)
+    assert (len(table.devices), table.incomplete, table.dropped) == (len(state["npus"][0]["chips"]), (), 0)
+    assert table.devices[0].memory == (3347, 65536)
+
+
+def test_a_row_of_the_board_controller_is_no_device() -> None:
+    rows = "| 0 Mcu | NA | NA NA NA / NA |\n| 1 | NA | NA NA / NA NA / NA |\n"
+    table = parse(npu_smi.table(npu_smi.cards("910", 1)) + rows)
+    assert (len(table.devices), table.incomplete, table.dropped) == (1, (), 0)
 
 
 def rows_of(table: Table) -> set[Device]:
