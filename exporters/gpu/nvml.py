@@ -17,7 +17,9 @@ _T = TypeVar("_T")
 OLDER_DRIVER = ("function_not_found", "argument_version_mismatch")
 IMPLAUSIBLE = "implausible"
 """Name of the error of a call that succeeded with a value that cannot be true."""
+MOST_DEVICES, MOST_INSTANCES = 256, 64
 MOST_MILLIWATTS = 100_000_000
+MOST_BYTES = 1 << 50
 RECOVERY_ACTION_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, drivers from R570
 
 
@@ -65,7 +67,7 @@ class Nvml:
 
     def count(self) -> int:
         """How many devices the driver lists."""
-        return int(self._call("nvmlDeviceGetCount"))
+        return int(_up_to(MOST_DEVICES, self._call("nvmlDeviceGetCount"), "nvmlDeviceGetCount"))
 
     def handle(self, index: int) -> Any:
         """Handle of the device at an index. By index: a search by UUID may touch other, hanging, cards."""
@@ -81,7 +83,11 @@ class Nvml:
 
     def bus(self, handle: Any) -> str:
         """PCI bus id as NVML writes it, ``00000000:9D:00.0``."""
-        return text(self._call("nvmlDeviceGetPciInfo", handle).busId)
+        info = self._call("nvmlDeviceGetPciInfo", handle)
+        try:
+            return text(info.busId)
+        except UnicodeDecodeError as error:  # the binding decodes when it is looked at
+            return text(error.object)
 
     def memory(self, handle: Any) -> Memory:
         """Memory; the older call, without ``reserved``, where the driver lacks the newer."""
@@ -96,9 +102,10 @@ class Nvml:
             return memory(self._call("nvmlDeviceGetMemoryInfo", handle), None)
 
         def memory(info: Any, reserved: int | None) -> Memory:
-            if max(info.used, info.free, reserved or 0) > info.total > 0:
+            total = _up_to(MOST_BYTES, info.total, "nvmlDeviceGetMemoryInfo")
+            if max(info.used, info.free, reserved or 0) > total > 0:
                 raise NvmlError(IMPLAUSIBLE, "nvmlDeviceGetMemoryInfo")
-            return Memory(int(info.total), int(info.used), int(info.free), reserved)
+            return Memory(total, int(info.used), int(info.free), reserved)
 
         return _first(newer, older)
 
@@ -125,7 +132,7 @@ class Nvml:
     def ecc_errors(self, handle: Any, *, uncorrected: bool) -> int:
         """Memory errors since the driver was loaded (NVML's volatile counter, 0)."""
         count = self._call("nvmlDeviceGetTotalEccErrors", handle, int(uncorrected), 0)
-        return int(_up_to(1 << 63, count, "nvmlDeviceGetTotalEccErrors"))
+        return _up_to(1 << 63, count, "nvmlDeviceGetTotalEccErrors")
 
     def row_remap_failure(self, handle: Any) -> bool:
         """Whether a memory row could not be remapped."""
@@ -138,12 +145,13 @@ class Nvml:
             name = self._names.get(int(field.nvmlReturn), "other")
             # A driver that does not know the field calls its number an invalid argument.
             raise NvmlError("not_supported" if name == "invalid_argument" else name, "nvmlDeviceGetFieldValues")
-        return int(field.value.uiVal)
+        return _up_to(255, field.value.uiVal, "nvmlDeviceGetFieldValues")
 
     def throttle_reasons(self, handle: Any) -> int:
         """Bits of why the clocks are what they are."""
-        return int(_first(lambda: self._call("nvmlDeviceGetCurrentClocksEventReasons", handle),
-                          lambda: self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle)))
+        bits = _first(lambda: self._call("nvmlDeviceGetCurrentClocksEventReasons", handle),
+                      lambda: self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
+        return _up_to(1 << 63, bits, "nvmlDeviceGetCurrentClocksEventReasons")
 
     def link_active(self, handle: Any, link: int) -> bool:
         """Whether an NVLink is up."""
@@ -155,7 +163,8 @@ class Nvml:
 
     def mig_slots(self, handle: Any) -> int:
         """How many MIG instances the card can have."""
-        return int(self._call("nvmlDeviceGetMaxMigDeviceCount", handle))
+        slots = self._call("nvmlDeviceGetMaxMigDeviceCount", handle)
+        return _up_to(MOST_INSTANCES, slots, "nvmlDeviceGetMaxMigDeviceCount")
 
     def mig_handle(self, handle: Any, slot: int) -> Any:
         """Handle of a MIG instance; ``not_found`` for an empty slot."""
@@ -196,13 +205,13 @@ def handle_key(handle: Any) -> int:
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
 
 
-def _up_to(most: int, value: int, call: str) -> float:
+def _up_to(most: int, value: int, call: str) -> int:
     """Return a value from 0 on. -1, signed or not, is NVML_VALUE_NOT_AVAILABLE."""
     if value in (-1, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF):
         raise NvmlError("not_supported", call)
     if not 0 <= value <= most:
         raise NvmlError(IMPLAUSIBLE, call)
-    return float(value)
+    return int(value)
 
 
 def _first(newer: Callable[[], _T], older: Callable[[], _T]) -> _T:

@@ -76,7 +76,9 @@ class Session:
         try:
             self._nvml.init()
             self._was_attached = True
-            self._driver = self._nvml.driver_version()
+            self._driver = ""
+            with contextlib.suppress(NvmlError):  # an ornament; what is broken breaks the next call too
+                self._driver = self._nvml.driver_version()
         finally:
             self._not_before = self._clock() + self._pause
             self._pause = min(self._pause * 2, LONGEST_PAUSE)

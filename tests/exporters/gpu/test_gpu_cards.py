@@ -205,10 +205,14 @@ def test_values_that_cannot_be_true_are_no_values(machine: Machine) -> None:
     machine.set({
         "gpu.0.power": not_available, "gpu.0.power.limit": not_available, "gpu.0.temperature": not_available,
         "gpu.0.utilization": not_available, "gpu.0.ecc.corrected": 2**64 - 1,
+        "gpu.0.throttle": 2**64 - 1, "gpu.0.recovery": not_available, "gpu.0.memory.total": 2**64 - 1,
+        "gpu.0.memory.used": 2**64 - 1,
         "gpu.1.utilization": 900, "gpu.2.memory.used": 2**50, "gpu.3.temperature": 4000, "gpu.4.power": 2 * 10**9})
     scrape = machine.run().scrape_when(_settled)
-    for name in ("power_watts", "power_limit_watts", "temperature_celsius", "utilization_ratio"):
+    for name in ("power_watts", "power_limit_watts", "temperature_celsius", "utilization_ratio", "memory_total_bytes",
+                 "health"):
         assert scrape.card(0, name) is None
+    assert scrape.rows("k3_accelerator_throttled", device="0") == []
     assert scrape.card(0, "ecc_errors_total", type="corrected") is None
     assert scrape.card(0, "read_success") == 1  # it says itself that it has none
     for card, name in ((1, "utilization_ratio"), (2, "memory_used_bytes"), (3, "temperature_celsius"),

@@ -43,6 +43,22 @@ def test_without_a_library_the_process_serves_says_so_once_and_finds_one_that_ap
     assert exporter.scrape().value("k3_source_up", collector="gpu") == 1
 
 
+def test_a_driver_that_refuses_to_tell_its_version_and_every_error_of_a_card_cost_nothing_else(
+    machine: Machine,
+) -> None:
+    errors = ("25", "TIMEOUT", "NO_PERMISSION", "IN_USE", "77", "-5", "INSUFFICIENT_POWER")
+    machine.set({f"gpu.{card}.error": error for card, error in enumerate(errors)}
+                | {"error.nvmlSystemGetDriverVersion": "NO_PERMISSION"})
+    exporter = machine.run()
+    scrape = exporter.scrape_when(
+        lambda s: len(s.rows("k3_accelerator_read_success")) == 8 and s.card(7, "read_success"))
+    assert scrape.value("k3_source_up", collector="gpu") == 1
+    assert scrape.value("k3_accelerators_visible") == 8
+    assert [row[1] for row in scrape.rows("k3_accelerator_read_success")].count(0) == 7
+    assert scrape.rows("k3_accelerator_info")[0][0]["driver"] == ""
+    assert "Traceback" not in exporter.log()
+
+
 def test_a_driver_replaced_under_the_exporter_asks_for_a_restart(machine: Machine) -> None:
     machine.set({"error.nvmlInitWithFlags": "LIB_RM_VERSION_MISMATCH"})
     exporter = machine.run()
@@ -108,11 +124,13 @@ def test_a_driver_older_than_r510_counts_reserved_memory_as_used_and_the_log_say
 
 @pytest.mark.parametrize("script", [None, OLD_BINDING], ids=["str", "bytes"])
 def test_names_that_are_not_utf8_are_served_whatever_the_binding_gives(machine: Machine, script: str | None) -> None:
-    machine.set({"gpu.0.name": r"NVIDIA \xff\xfeH200", "gpu.1.name": r"\xe8\x8b\xb1 \x22x\x22"})
+    machine.set({"gpu.0.name": r"NVIDIA \xff\xfeH200", "gpu.1.name": r"\xe8\x8b\xb1 \x22x\x22",
+                 "gpu.3.bus": r"\xff:00", "driver": r"580\xff"})
     exporter = machine.run(**({"script": script} if script else {}))
     scrape = exporter.scrape_when(_read)
     products = [labels["product"] for labels, _ in scrape.rows("k3_accelerator_info")]
     assert products[:3] == ["NVIDIA \ufffd\ufffdH200", r"英 \"x\"", "NVIDIA H200"]
+    assert scrape.rows("k3_accelerator_info", device="3")[0][0]["bus"] == "\ufffd:00"
     assert scrape.rows("k3_accelerator_info", device="2")[0][0]["uuid"] == "GPU-4b330000-0000-4000-8000-000000000002"
 
 
