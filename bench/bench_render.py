@@ -1,15 +1,15 @@
 """Goal 5: a cold `k3observe render` against jsonnet programs that emit as much.
 
 The subject starts, reads its configuration, plans, renders rules, unit tests, dashboards, provisioning and runbooks,
-and
-writes the files. The reference starts, evaluates a program in the style of a monitoring mixin that emits the same files
-(panels composed from functions and merged objects, YAML by std.manifestYamlStream) and writes them. Both are whole
-processes, in CPU seconds.
+and writes the files. The reference starts, evaluates a program in the style of a monitoring mixin that emits the same
+files (panels, series and samples composed by functions, YAML by std.manifestYamlStream) and writes them; it neither
+validates a configuration nor parses PromQL. Both are whole processes, in CPU seconds.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +55,10 @@ local dashboard(rest) = rest {
   addPanels(panels):: std.foldl(function(made, panel) made.addPanel(panel), panels, self),
 };
 local rule(expr, rest) = rest { expr: expr % config };
+local pairs(labels) = [name + '="' + labels[name] + '"' for name in std.objectFields(labels)];
+local braced(labels) = '{' + std.join(',', pairs(labels)) + '}';
+local series(name, labels, values) = { series: name + braced(labels), values: values };
+local sample(labels, value) = { labels: braced(labels), value: value };
 """
 
 
@@ -83,7 +87,10 @@ def program(bundle: Path) -> str:
 
 
 def _document(document: Any) -> str:
-    """Rules are made by a function, everything else stands as it is."""
+    """Rules and the series of their tests are made by functions, everything else stands as it is."""
+    if isinstance(document, dict) and "tests" in document:
+        rest = {key: value for key, value in document.items() if key != "tests"}
+        return f"{json.dumps(rest)} + {{ tests: [{', '.join(map(_test, document['tests']))}] }}"
     if not (isinstance(document, dict) and isinstance(document.get("groups"), list)):
         return json.dumps(document)
     groups = [
@@ -92,6 +99,32 @@ def _document(document: Any) -> str:
         for group in document["groups"]
     ]  # fmt: skip
     return f"{{ groups: [{', '.join(groups)}] }}"
+
+
+def _test(test: dict[str, Any]) -> str:
+    """A promtool test: each series and each expected sample from its labels."""
+    made = []
+    for key, value in test.items():
+        if key == "input_series":
+            given = [f"series({', '.join(_series(item['series']))}, {json.dumps(item['values'])})" for item in value]
+            made.append(f"{key}: [{', '.join(given)}]")
+        elif key == "promql_expr_test":
+            made.append(f"{key}: [{', '.join(map(_expected, value))}]")
+        else:
+            made.append(f"{key}: {json.dumps(value)}")
+    return "{ " + ", ".join(made) + " }"
+
+
+def _expected(check: dict[str, Any]) -> str:
+    rest = {key: value for key, value in check.items() if key != "exp_samples"}
+    samples = [f"sample({_series(item['labels'])[1]}, {json.dumps(item['value'])})" for item in check["exp_samples"]]
+    return f"{json.dumps(rest)} + {{ exp_samples: [{', '.join(samples)}] }}"
+
+
+def _series(text: str) -> tuple[str, str]:
+    """The name and the labels of a series, as jsonnet."""
+    name, _, labels = text.partition("{")
+    return json.dumps(name), json.dumps(dict(re.findall(r'(\w+)="((?:\\.|[^"\\])*)"', labels)))
 
 
 def _template(expr: str) -> str:
