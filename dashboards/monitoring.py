@@ -9,7 +9,14 @@ from k3observe.plan import Plan
 BAD = (Limit(value=1, colour=RED),)
 _OURS = 'job=~"k3-engine|k3-sidecar|k3-dcgm|k3-npu-exporter"'
 _UP = {1: (Text("up", "正常"), GREEN), 0: (Text("down", "中断"), RED)}
-_NOT_SCRAPED = Text("This Prometheus does not scrape itself", "Prometheus 没有采集自身指标")
+_NOT_SCRAPED = Text(
+    "No metrics of Prometheus itself: let it scrape its own /metrics, as the job prometheus of the rendered "
+    "prometheus.yml does",
+    "没有 Prometheus 自身的指标：请让它采集自己的 /metrics，写法见渲染出的 prometheus.yml 中的 prometheus 任务")
+_NONE_SENT = Text(
+    "Nothing was sent, or nobody scrapes Alertmanager: see the job alertmanager of the rendered prometheus.yml",
+    "没有发送过通知，或没有采集 Alertmanager：写法见渲染出的 prometheus.yml 中的 alertmanager 任务")
+_GROUPS = '{rule_group=~".*[;/]STACK-.*"}'
 
 
 def _unwatched(plan: Plan) -> str:
@@ -59,7 +66,15 @@ _TILES = Row(height=4, panels=(
          states={1: (Text("works", "正常"), GREEN), 0: (Text("silent", "中断"), RED)}),
     tile("mon-rule-failures", Text("Rule failures in 1 h", "1 小时规则失败"),
          Text("Rules whose evaluation failed in the last hour.", "最近 1 小时计算失败的规则次数。"),
-         "sum(increase(prometheus_rule_evaluation_failures_total[1h]))", limits=BAD, low=0, idle=_NOT_SCRAPED),
+         f"sum(increase(prometheus_rule_evaluation_failures_total{_GROUPS}[1h]))", decimals=0, limits=BAD, low=0,
+         idle=_NOT_SCRAPED),
+    tile("mon-notification-failures", Text("Notifications failed in 1 h", "1 小时通知失败"),
+         Text("Alerts that Prometheus could not hand to Alertmanager, and notifications that Alertmanager could not "
+              "deliver. Their logs say why.",
+              "Prometheus 未能交给 Alertmanager 的告警，以及 Alertmanager 未能送达的通知，原因见二者日志。"),
+         "sum(increase(alertmanager_notifications_failed_total[1h]) or "
+         "increase(prometheus_notifications_errors_total[1h]) or increase(prometheus_notifications_dropped_total[1h]))",
+         decimals=0, limits=BAD, low=0, idle=_NOT_SCRAPED),
 ))  # fmt: skip
 
 _STATES = Row(title=Text("What is scraped", "采集目标"), height=9, panels=(
@@ -100,8 +115,17 @@ _SIZE = Row(height=8, panels=(
     graph("mon-rules", Text("Duration of rule groups", "规则组计算耗时"),
           Text("How long the rule groups of this stack take. It has to stay far below the evaluation interval.",
                "本集群规则组的计算耗时，应远小于计算间隔。"),
-          Query('max by (rule_group) (prometheus_rule_group_last_duration_seconds{rule_group=~".*[;/]STACK-.*"})',
-                "{{rule_group}}"), unit="s", low=0, idle=_NOT_SCRAPED),
+          Query('max by (group) (label_replace(prometheus_rule_group_last_duration_seconds' + _GROUPS
+                + ', "group", "$1", "rule_group", ".*[;/]STACK-(.*)"))',
+                "{{group}}"), unit="s", low=0, many=True, idle=_NOT_SCRAPED),
+    graph("mon-notifications", Text("Notifications a minute", "每分钟通知数"),
+          Text("What Alertmanager sent, by kind of receiver, and what it could not deliver.",
+               "Alertmanager 按接收方式发出的通知，以及未能送达的通知。"),
+          Query("60 * sum by (integration) (rate(alertmanager_notifications_total[$__rate_interval])) > 0",
+                "{{integration}}"),
+          Query("60 * sum by (integration) (rate(alertmanager_notifications_failed_total[$__rate_interval])) > 0",
+                Text("{{integration}} failed", "{{integration}} 失败")),
+          low=0, idle=_NONE_SENT, colours={"failed": RED, "失败": RED}),
 ))  # fmt: skip
 
 _BLIND = Row(title=Text("What is not watched, and why", "未覆盖的内容及原因"), height=10, panels=(

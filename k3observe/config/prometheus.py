@@ -49,6 +49,7 @@ class Prometheus(Section):
     scrape_interval: Duration = Field(Duration("15s"), description="1s to 10m; windows hold at least 4 of it")
     scrape_timeout: Duration | None = Field(None, description="Default the interval, at most 10s")
     evaluation_interval: Duration = Field(Duration("15s"), description="How often rules are evaluated, 1s to 10m")
+    address: Target = Field("127.0.0.1:9090", description="Its own; the next shard's port is 100 higher, and so on")
     shards: int = Field(1, ge=1, le=64, description="Servers among which the targets are divided")
     alertmanagers: list[Target] = Field(["127.0.0.1:9093"], description="Where alerts are sent to")
     remote_write: list[RemoteWrite] = Field([], description="Stores that receive the samples")
@@ -63,6 +64,11 @@ class Prometheus(Section):
                 f"is longer than scrape_interval {self.scrape_interval}, which Prometheus refuses",
                 ("scrape_timeout",), str(self.timeout), f"use at most {self.scrape_interval}")  # fmt: skip
         return self
+
+    def own_address(self, shard: int = 0) -> str:
+        """Where the server of a shard listens."""
+        host, _, port = self.address.rpartition(":")
+        return f"{host}:{int(port) + 100 * shard}"
 
     @property
     def timeout(self) -> Duration:

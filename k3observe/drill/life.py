@@ -32,7 +32,7 @@ def wave(now: float, period: float, low: float, high: float, shift: float = 0.0)
 def vllm(node: Node, index: int, part: float, now: float) -> None:
     """The first of the engines is overloaded in the middle; its rank 3 is hot from a quarter until a rebalance.
 
-    At the end rank 5 of the second gets hot.
+    Then one of its layers is uneven. At the end rank 5 of the second gets hot.
     """
     full = index == 0 and 0.5 <= part < 0.75
     waiting = round(wave(now, 20, 5, 12)) if full else 0
@@ -46,13 +46,14 @@ def vllm(node: Node, index: int, part: float, now: float) -> None:
         failed=0.012 if full else 0.0005,
     )  # fmt: skip
     traffic(node.engine.replay, "vllm", load)
-    hot = index == 0 and 0.25 <= part < 0.7
+    hot = index == 0 and 0.25 <= part < 0.6
     if node.experts is not None:
-        node.experts.bad_layer = 41 if 0.4 <= part < 0.9 else None
         if hot:
             node.experts.skew(hot=3, factor=2.6)
-        elif index == 0 and part >= 0.7 and node.experts.hot:
+        elif index == 0 and node.experts.hot:
             node.experts.rebalance(time.time())
+        elif index == 0:
+            node.experts.favour(41 if 0.72 <= part < 0.9 else None)
         elif index == 1 and part >= 0.86:
             node.experts.skew(hot=5, factor=1.9)
     if node.gpus is not None:

@@ -107,7 +107,7 @@ def _vllm_sidecar(stack: ExitStack, folder: Path, node: Node, gpus: int) -> None
     node.sidecar = stack.enter_context(sidecar(
         folder, ["--collect", "gpu,experts,kv-cache", "--gpu.interval", "1", "--gpu.expected", str(gpus),
                  "--experts.source", "plugin", "--experts.plugin-dir", str(published), "--experts.window", "10s",
-                 "--experts.interval", "1", "--experts.layers",
+                 "--experts.interval", "1", "--experts.layers", "--experts.top", "10",
                  *(f"--experts.rank-device={card}={card}/{uuids[card]}" for card in range(gpus)), "--kv-cache.url",
                  node.engine.url, "--kv-cache.interval", "1"],
         nvml.environment(library.parent, node.gpus.state)))  # fmt: skip

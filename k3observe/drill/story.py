@@ -93,7 +93,7 @@ FAULTS = (
 )
 
 
-def configuration(service: dict[str, Any], receiver: Receiver, alertmanager: str) -> str:
+def configuration(service: dict[str, Any], receiver: Receiver, prometheus: str, alertmanager: str) -> str:
     """The configuration of the demonstration: that of production, but with intervals and ``for``s of seconds."""
     document = {
         "version": 1,
@@ -101,7 +101,7 @@ def configuration(service: dict[str, Any], receiver: Receiver, alertmanager: str
         "runbook_base_url": "https://runbooks.example.com",
         "prometheus": {
             "version": "3.5", "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s",
-            "alertmanagers": [alertmanager],
+            "address": prometheus, "alertmanagers": [alertmanager],
         },
         "alertmanager": {"version": "0.33"},
         "services": [service],
@@ -140,14 +140,15 @@ def running(folder: Path, say: Say) -> Iterator[Running]:
             say(f"  simulated engine vLLM 0.33  http://{node.engine.address}/metrics")
             say(f"  real sidecar, 8 fake GPUs   http://{node.sidecar}/metrics")
         receiver = everything.enter_context(receive())
-        port = servers.free_port()
-        config = configuration(service.config, receiver, f"127.0.0.1:{port}")
+        port, own = servers.free_port(), servers.free_port()
+        config = configuration(service.config, receiver, f"127.0.0.1:{own}", f"127.0.0.1:{port}")
         (folder / "k3observe.yaml").write_text(config, encoding="utf-8")
         _render(folder, config, say)
         routes, scrape = folder / "bundle/alertmanager/alertmanager.yml", folder / "bundle/prometheus/prometheus.yml"
         alertmanager = everything.enter_context(
             servers.alertmanager(found["alertmanager"].path, routes, folder / "data", port))
-        prometheus = everything.enter_context(servers.prometheus(found["prometheus"].path, scrape, folder / "data"))
+        prometheus = everything.enter_context(
+            servers.prometheus(found["prometheus"].path, scrape, folder / "data", own))
         say(f"  Prometheus    {prometheus.url}")
         say(f"  Alertmanager  {alertmanager.url}")
         yield Running(folder, prometheus, alertmanager, receiver, service.nodes)
@@ -203,7 +204,7 @@ def _reached(here: Running, alert: str, states: tuple[str, ...]) -> str:
 
 
 def _up(here: Running) -> bool:
-    samples = here.prometheus.query("up")
+    samples = here.prometheus.query('up{stack="demo"}')
     return len(samples) == len(here.nodes) * 2 and all(sample["value"][1] == "1" for sample in samples)
 
 

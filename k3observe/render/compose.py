@@ -60,21 +60,21 @@ def _volumes(config: Config) -> list[str]:
     return [*(name for name, _, _ in _prometheus_servers(config)), "alertmanager", *grafana]
 
 
-def _prometheus_servers(config: Config) -> Iterator[tuple[str, str, int]]:
-    """Name, file and port of each Prometheus."""
+def _prometheus_servers(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Name, file and address of each Prometheus."""
     for shard in range(config.prometheus.shards):
         name = "prometheus" if config.prometheus.shards == 1 else f"prometheus-{shard}"
-        yield name, f"{name}.yml", 9090 + (100 * shard if shard else 0)
+        yield name, f"{name}.yml", config.prometheus.own_address(shard)
 
 
 def _servers(config: Config) -> Document:
     found: Document = {}
-    for name, file, port in _prometheus_servers(config):
+    for name, file, address in _prometheus_servers(config):
         found[name] = _hardened(
             image=f"prom/prometheus:{_tag(config.prometheus.version)}",
             command=[
                 f"--config.file=/etc/prometheus/{file}", "--storage.tsdb.path=/prometheus",
-                "--storage.tsdb.retention.time=30d", f"--web.listen-address=127.0.0.1:{port}", "--web.enable-lifecycle",
+                "--storage.tsdb.retention.time=30d", f"--web.listen-address={address}", "--web.enable-lifecycle",
             ],
             volumes=["../prometheus:/etc/prometheus:ro", f"{name}:/prometheus"])  # fmt: skip
     found["alertmanager"] = _hardened(
@@ -91,7 +91,7 @@ def _servers(config: Config) -> Document:
             environment={"GF_SERVER_HTTP_ADDR": "127.0.0.1", "GF_ANALYTICS_REPORTING_ENABLED": "false",
                          "GF_ANALYTICS_CHECK_FOR_UPDATES": "false"},
             volumes=["../grafana/provisioning:/etc/grafana/provisioning:ro",
-                     "../grafana/dashboards:/var/lib/grafana/dashboards:ro", "grafana:/var/lib/grafana"],
+                     "../grafana/dashboards:/etc/grafana/dashboards:ro", "grafana:/var/lib/grafana"],
             tmpfs=["/tmp"])  # fmt: skip # noqa: S108
     if any(receiver.robot is not None for receiver in config.notify.receivers.values()):
         found["k3observe-notify"] = _hardened(

@@ -31,7 +31,7 @@ def _provisioning(plan: Plan) -> Iterator[tuple[str, bytes]]:
         "type": "prometheus",
         "uid": DATASOURCE_UID,
         "access": "proxy",
-        "url": "http://127.0.0.1:9090",
+        "url": f"http://{config.prometheus.address}",
         # $__rate_interval is four of these: recorded counters move once an evaluation
         "jsonData": {"httpMethod": "POST", "timeInterval": str(interval)},
     }

@@ -22,14 +22,14 @@ def files(plan: Plan, rule_files: list[str]) -> Iterator[tuple[str, bytes]]:
     else:
         shards = config.prometheus.shards
         for shard in range(shards):
-            document = _server(config, rule_files, [sharded(job, shard, shards) for job in jobs])
+            document = _server(config, rule_files, shard, [sharded(job, shard, shards) for job in jobs])
             name = "prometheus" if shards == 1 else f"prometheus-{shard}"
             yield f"prometheus/{name}.yml", (header(config) + to_yaml(document)).encode()
     for path, groups in sorted(targets.items()):
         yield f"prometheus/{path}", (header(config) + to_yaml(groups)).encode()
 
 
-def _server(config: Config, rule_files: list[str], jobs: list[dict[str, Any]]) -> dict[str, Any]:
+def _server(config: Config, rule_files: list[str], shard: int, jobs: list[dict[str, Any]]) -> dict[str, Any]:
     """A shard sees a part of the targets: rules over a whole service are for the ruler behind remote_write."""
     whole = config.prometheus.shards == 1
     return {
@@ -43,9 +43,22 @@ def _server(config: Config, rule_files: list[str], jobs: list[dict[str, Any]]) -
         **({"alerting": {
             "alertmanagers": [{"static_configs": [{"targets": config.prometheus.alertmanagers}]}],
         }} if whole else {}),
-        "scrape_configs": jobs,
+        "scrape_configs": [*jobs, *_servers_themselves(config, shard)],
         **({"remote_write": remote.write(config)} if config.prometheus.remote_write else {}),
     }  # fmt: skip
+
+
+def _servers_themselves(config: Config, shard: int) -> Iterator[dict[str, Any]]:
+    """Prometheus and its Alertmanagers, for the panels of rule health.
+
+    Their targets have no label of the stack: no rule and no count of targets selects them.
+    """
+    found = {"prometheus": [config.prometheus.own_address(shard)]}
+    if config.prometheus.shards == 1:
+        found["alertmanager"] = config.prometheus.alertmanagers
+    for name, targets in found.items():
+        if targets:
+            yield {"job_name": name, "follow_redirects": False, "static_configs": [{"targets": list(targets)}]}
 
 
 def sharded(job: dict[str, Any], shard: int, shards: int) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from k3observe.plan import Plan
 LOG_ENGINES = ("vllm", "sglang", "vllm-ascend")
 """Engines whose log lines tell expert balance."""
 
+HOTTEST = 10
+"""The experts with the most tokens that a source which counts each of them tells of."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -59,6 +62,10 @@ def _experts(plan: Plan, service: Service, place: Place) -> Iterator[str]:
         yield f"--experts.http-url={experts.url}"
     else:
         yield f"--experts.plugin-dir={experts.path or place.plugin_dir}"
+    if experts.source != "log":
+        yield "--experts.layers"
+    if experts.source in ("file", "http", "plugin"):
+        yield f"--experts.top={HOTTEST}"
     yield f"--experts.model-name={facts['model_name']}"
     if experts.source == "log" and facts["moe_layers"]:
         yield f"--experts.moe-layers={facts['moe_layers']}"

@@ -23,8 +23,6 @@ EMPTY = {
     "ex-rebalance-gain": "less than ten minutes of data",
     "acc-faults": "None",
     "acc-links": "All links are up",
-    "mon-rule-failures": "does not scrape itself",
-    "mon-rules": "does not scrape itself",
     "kv-offload-usage": "Nothing is offloaded",
     "kv-offload-bytes": "Nothing is offloaded",
     "kv-transfer-failures": "No transfer has failed",

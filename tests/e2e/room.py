@@ -92,10 +92,11 @@ class Room:
         return {a["labels"]["alertname"]: a["state"] for a in sorted(alerts, key=lambda a: a["state"], reverse=True)}
 
     def scraped(self, targets: int, seconds: float = 30) -> None:
-        """Wait until so many targets are up, each scraped by one job only."""
+        """Wait until so many targets of the stack are up, each scraped by one job only."""
 
         def all_up() -> bool:
-            active = self.prometheus.get_json("/api/v1/targets", state="active")["data"]["activeTargets"]
+            found = self.prometheus.get_json("/api/v1/targets", state="active")["data"]["activeTargets"]
+            active = [target for target in found if "stack" in target["labels"]]
             assert len(active) <= targets, sorted((t["scrapePool"], t["scrapeUrl"]) for t in active)
             return len(active) == targets and all(target["health"] == "up" for target in active)
 

@@ -83,7 +83,7 @@ def test_a_fragment_in_an_existing_prometheus_and_alertmanager_works_beside_what
             alertmanager_bin, folder / "alertmanager.yml", tmp_path, port))  # fmt: skip
         server = everything.enter_context(servers.prometheus(prometheus_bin, folder / "prometheus.yml", tmp_path))
         room = Room(tmp_path, server, alertmanager, receiver)
-        room.scraped(2)
+        room.scraped(1)
         traffic(service.nodes[0].engine.replay, "vllm", Load(cache=0.97))
         notification, alert = room.notified("KVCacheUsageHigh", "firing", 30)
         assert notification.path == "/scale_out"

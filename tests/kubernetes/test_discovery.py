@@ -28,7 +28,8 @@ PINNED = ("stack", "service", "role", "job")
 def targets(binary: Path, bundle: dict[str, bytes], pods: list[dict], folder: Path) -> dict[str, list[dict[str, str]]]:
     """Labels of all active targets, of the stack as plain Prometheus has it and as the operator does."""
     monitors = [scrape_config(item) for item in objects(bundle) if item["kind"] == "PodMonitor"]
-    jobs = [*yaml.safe_load(bundle["prometheus/prometheus.yml"])["scrape_configs"], *monitors]
+    configured = yaml.safe_load(bundle["prometheus/prometheus.yml"])["scrape_configs"]
+    jobs = [*(job for job in configured if "kubernetes_sd_configs" in job), *monitors]
     with api(pods) as address:
         for job in jobs:
             for sd in job["kubernetes_sd_configs"]:
