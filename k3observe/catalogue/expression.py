@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from k3observe.catalogue.model import Entry, Label, Signal, Term
@@ -165,7 +166,12 @@ def _name_pattern(name: str) -> str:
     return name.replace(":", "[:_]")
 
 
-_quote = json.JSONEncoder(ensure_ascii=False).encode
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@lru_cache(4096)
+def _quote(text: str) -> str:
+    return _encode(text)
 
 
 def _number(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 _OPERATORS: Mapping[type[ast.operator | ast.unaryop], Callable[..., float]] = {
@@ -24,9 +25,14 @@ def evaluate(value: float | str, known: Mapping[str, Any]) -> float:
     if value == "absent":
         return float("nan")
     try:
-        return float(_evaluate(ast.parse(value, mode="eval").body, known))
+        return float(_evaluate(_parsed(value), known))
     except (SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"cannot work out {value!r}: {error}") from None
+
+
+@cache
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _evaluate(node: ast.expr, known: Mapping[str, Any]) -> Any:

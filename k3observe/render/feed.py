@@ -35,7 +35,7 @@ def feed(
     stands for.
     """
     found: dict[str, str] = {}
-    items = [item.model_copy(update={"labels": filled(item.labels, known)})
+    items = [item.model_copy(update={"labels": filled(item.labels, known)}) if item.labels else item
              for item in _spread(plan, service, inputs, planned)
              if plan.entry(service.name, item.signal) and not plan.derives(service.name, item.signal)]  # fmt: skip
     grown: dict[str, Steps] = {}
@@ -157,8 +157,8 @@ def _target(plan: Plan, service: Service, signal: Signal, job: str) -> dict[str,
 
 def _steps(item: Input, known: Mapping[str, Any], step: float) -> Steps:
     """Values of the signal and for how many scrapes they hold."""
-    return [(evaluate(value, known), max(1, round(evaluate(minutes, known) * 60 / step)))
-            for value, minutes in item.values]  # fmt: skip
+    return tuple((evaluate(value, known), max(1, round(evaluate(minutes, known) * 60 / step)))
+                 for value, minutes in item.values)  # fmt: skip
 
 
 def _histogram(
@@ -169,9 +169,9 @@ def _histogram(
     assert entry is not None
     job = job_of(plan, service, item.signal)
     labels = {**_target(plan, service, signal, job), **_constants(entry, signal), **item.labels}
-    found: dict[str, Steps] = {}
+    found: dict[str, list[tuple[float, int]]] = {}
     for value, count in steps:
         for row in example_histogram(signal, entry, max(value, 0.0) if value == value else 0.0, labels, spelling):
             growth = row.factor * each if value >= 0 else value if value != value else 0.0
             found.setdefault(row.series, []).append((growth, count))
-    yield from found.items()
+    yield from ((series, tuple(growths)) for series, growths in found.items())

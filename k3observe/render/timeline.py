@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from k3observe.catalogue.expression import ExampleSeries
 from k3observe.render.template import number
 
-Steps = list[tuple[float, int]]
+Steps = tuple[tuple[float, int], ...]
 """A value and for how many scrapes it holds; NaN is absent."""
 
 
+@lru_cache(1024)  # the buckets of a histogram grow alike
 def plus(whole: Steps, part: Steps, sign: int = 1) -> Steps:
     """Two timelines added, or the second taken off; what is absent in the second is 0."""
-    other = [value for value, count in part for _ in range(count)]
-    found: Steps = []
-    position = 0
+    rest = [*part, (0.0, sum(count for _, count in whole))]
+    found: list[tuple[float, int]] = []
     for value, count in whole:
-        for _ in range(count):
-            more = other[position] if position < len(other) else 0.0
+        while count:
+            more, lasts = rest.pop(0)
+            both = min(count, lasts)
+            if lasts > both:
+                rest.insert(0, (more, lasts - both))
+            count -= both
             total = value + sign * more if more == more else value
-            position += 1
             if found and (found[-1][0] == total or (found[-1][0] != found[-1][0] and total != total)):
-                found[-1] = (total, found[-1][1] + 1)
-            else:
-                found.append((total, 1))
-    return found
+                both += found.pop()[1]
+            found.append((total, both))
+    return tuple(found)
 
 
 def values(row: ExampleSeries, steps: Steps, step: float, grows: bool, start: float) -> str:
@@ -60,6 +64,7 @@ def run(start: float, growth: float, count: int) -> str:
     return f"{number(start)}{'+' if growth > 0 else '-'}{number(abs(growth))}x{count - 1}"
 
 
+@lru_cache(1024)
 def counter(growth: Steps) -> str:
     """A counter that grows by these values a scrape."""
     parts, total = [], 0.0
