@@ -210,11 +210,29 @@ def _sources(config: Config, catalogue: Catalogue) -> dict[str, Mapping[str, Ent
     return found
 
 
+def _without_metrics(service: Service, signal: str, entry: Entry, enable: str) -> Entry | Gap:
+    """vLLM leaves out its own metrics and answers scrapes still; where metrics are switched on there is no answer."""
+    if entry.source in ("vllm", "vllm-ascend"):
+        return Gap(entry.source, signal, entry.versions,
+                   Text("--disable-log-stats leaves out all metrics of the engine",
+                        "--disable-log-stats 会去掉引擎的全部指标"),
+                   Text("start the engine without --disable-log-stats, and drop enable_metrics: false",
+                        "启动引擎时去掉 --disable-log-stats，并删除 enable_metrics: false"))  # fmt: skip
+    if entry.source == "prometheus" and signal == "engine_up" and enable:
+        return Gap(entry.source, signal, entry.versions,
+                   Text("an engine without metrics answers no scrape and looks down",
+                        "引擎未开启指标，抓取必然失败，看似宕机"),
+                   Text(f"add {enable}", f"加上 {enable}"))  # fmt: skip
+    return entry
+
+
 def _source(service: Service, signal: str, catalogue: Catalogue) -> Entry | Gap:
     known, gaps = facts(service), []
     version = Version.parse(service.engine.version) if service.engine.version else None
     for name in _candidates(service, signal):
         found = catalogue.entry(name, signal, version if name == service.engine.name else None, known)
+        if isinstance(found, Entry) and not known["enable_metrics"] and name in (service.engine.name, "prometheus"):
+            found = _without_metrics(service, signal, found, catalogue.sources[service.engine.name].enable)
         if isinstance(found, Entry):
             return found
         gaps.append(found)

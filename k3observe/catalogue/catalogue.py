@@ -28,16 +28,16 @@ class Catalogue:
         given = facts or {}
         known = self.sources[source]
         wanted = self.signals[signal]
-        blocked: Gap | None = None
+        blocked: list[tuple[bool, Gap]] = []
         for candidate in known.entries:
             if candidate.signal != signal or not _covers(candidate.versions, version):
                 continue
             refusal = _refusal(candidate, given)
             if refusal is None:
                 return candidate
-            blocked = blocked or refusal
-        if blocked:
-            return blocked
+            blocked.append(("role" in candidate.when, refusal))
+        if blocked:  # what is meant for another role says less than what a flag switches off
+            return min(blocked, key=lambda item: item[0])[1]
         for gap in known.gaps:
             if gap.signal == signal and _covers(gap.versions, version):
                 return gap

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import click
 
+_FILES = (".sh", ".txt", ".yaml", ".yml", ".json")
+
 
 @click.command("init")
 @click.option("--from-command", "source", metavar="COMMAND|FILE|-",
-              help="A launch command, a file that holds one, or - for standard input.")  # fmt: skip
+              help="A launch command, a file that holds one, or - for standard input: a script, a manifest of "
+              "Kubernetes or Compose, MindIE's config.json.")  # fmt: skip
 @click.option("-o", "--output", default="k3observe.yaml", show_default=True, help="The file to write; - prints it.")
 def command(source: str | None, output: str) -> int:
     """Write a commented configuration.
@@ -20,7 +23,7 @@ def command(source: str | None, output: str) -> int:
 
     \b
     k3observe init
-    k3observe init --from-command launch.sh
+    k3observe init --from-command launch.sh           # or deployment.yaml, compose.yaml, config.json
     k3observe init --from-command 'vllm serve moonshotai/Kimi-K3 -tp 8 --max-num-seqs 16'
     """
     from k3observe.config.errors import ConfigError, Problem
@@ -55,7 +58,7 @@ def _command(source: str) -> tuple[str, str]:
 
     if source == "-":
         return sys.stdin.buffer.read(1 << 20).decode("utf-8", "replace"), "standard input"
-    if "\n" not in source and len(source) < 4096 and (Path(source).is_file() or source.endswith((".sh", ".txt"))):
+    if "\n" not in source and len(source) < 4096 and (Path(source).is_file() or source.endswith(_FILES)):
         if not Path(source).exists():
             raise ConfigError([Problem("does not exist", file=source,
                                        fix="name the script that starts the engine, or give its command")])  # fmt: skip

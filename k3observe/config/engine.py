@@ -63,7 +63,9 @@ class EngineArgs(Section):
     quantization: str | None = Field(None, description="Quantization of the weights, e.g. awq")
     block_size: int | None = Field(None, ge=1, description="Tokens per KV block")
     api_servers: int = Field(1, ge=1, description="vLLM --api-server-count")
-    enable_metrics: bool = Field(True, description="SGLang --enable-metrics, MindIE MIES_SERVICE_MONITOR_MODE=1")
+    enable_metrics: bool = Field(
+        True, description="SGLang --enable-metrics, MindIE MIES_SERVICE_MONITOR_MODE=1; false for vLLM's "
+        "--disable-log-stats")
     kv_offload: bool = Field(
         False, description="A connector offloads KV blocks (vLLM) or hierarchical cache is on (SGLang)")
     admission_limits: bool = Field(False, description="vLLM --max-num-queued-reqs or --max-num-queued-tokens")

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from k3observe.config import launch_manifest, launch_mindie, launch_shell
 from k3observe.config.errors import ConfigError, Problem
-from k3observe.config.launch_flags import FLAGS, FOREIGN
+from k3observe.config.launch_flags import FLAGS, FOREIGN, PORTS
+from k3observe.config.launch_shell import Invocation, Place
 
 MAX_COMMAND = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a command says. ``args`` are fields of ``engine.args``; ``notes`` are for the person who ran ``init``."""
+    """What a command says. ``args`` are fields of ``engine.args``; ``notes`` are for the person who ran ``init``.
+
+    ``port`` and ``host`` are where the metrics are reached from outside; ``kubernetes`` is how the pods are found
+    instead; ``devices`` are those of a node.
+    """
 
     engine: str
     version: str | None
@@ -31,108 +36,47 @@ class Launch:
     role: str
     args: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    host: str | None = None
+    https: bool = False
+    kubernetes: Mapping[str, Any] | None = None
+    replicas: int | None = None
+    devices: int | None = None
 
 
 _MODEL = ("--model", "--model-path", "--model_path", "--model-name-or-path", "--model-weight-path")
 _NAME = ("--served-model-name", "--served_model_name", "--model-name")
-_VALUELESS = {"--trust-remote-code", "--enforce-eager", "--headless"}
-_IMAGES = (
-    (re.compile(r"vllm-ascend[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "vllm-ascend"),
-    (re.compile(r"vllm(?:-openai)?[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "vllm"),
-    (re.compile(r"sglang[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "sglang"),
-    (re.compile(r"mindie[^:/\s]*(?::v?(\d+(?:\.\d+)+)?|$)"), "mindie"),
-)
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
-_CONTAINER_SWITCHES = frozenset({"-d", "-i", "-t", "-it", "-ti", "--rm", "--init", "--privileged", "--detach", "--tty",
-                                 "--interactive"})  # fmt: skip
+_VALUELESS = re.compile(
+    r"--(?:trust-remote-code|enforce-eager|headless|async-scheduling|(?:no-)?(?:enable|disable)-.*)")
+_EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]", "*", ""})  # noqa: S104 (what a command says, nothing is bound)
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 
 
 def read(text: str, name: str = "command") -> Launch:
-    """Read a launch command or a script that holds one.
+    """Read a launch command, a script, a manifest of Kubernetes or Compose, or MindIE's config.json.
 
     Raises ConfigError when no engine's command is in it, quotes do not match, or a value cannot be read.
     """
     if len(text) > MAX_COMMAND:
         raise ConfigError([Problem("is longer than 64 KiB", file=name)])
-    environment: dict[str, str] = {}
-    for words in _commands(text, name):
-        while words and (match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.S)):
-            environment[match[1]] = match[2]
-            words = words[1:]
-        words = [_expanded(word, environment) for word in words]
-        if words[:1] == ["export"]:
-            environment.update(dict(word.split("=", 1) for word in words[1:] if "=" in word))
-            continue
-        found = _engine(words, environment)
-        if found is not None:
-            engine, version, rest = found
-            return _launch(engine, version, rest, environment, name)
-    raise ConfigError([Problem(
-        "holds no launch command of vLLM, SGLang or MindIE", value=text.strip()[:200], file=name,
-        fix="give the line that starts the engine, e.g. 'vllm serve MODEL --tensor-parallel-size 8'")])  # fmt: skip
-
-
-def _commands(text: str, name: str) -> Iterator[list[str]]:
-    """Split a script into simple commands: continuations joined, comments gone, cut at ; && || | &."""
-    joined = re.sub(r"\\[ \t]*\r?\n", " ", text.replace("\ufeff", ""))
-    lexer = shlex.shlex(joined, posix=True, punctuation_chars=";&|\n")
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, "#"
-    words: list[str] = []
+    if launch_mindie.is_config(text):
+        words, devices = launch_mindie.words(text, name)
+        return _launch(Invocation("mindie", None, words, {}, Place(devices=devices)), name)
+    read_all = launch_manifest if launch_manifest.is_manifest(text) else launch_shell
+    found: list[Invocation] = []
     try:
-        for word in lexer:
-            if word and set(word) <= set(";&|\n"):
-                yield words
-                words = []
-            else:
-                words.append(word)
-    except ValueError as error:
-        raise ConfigError([Problem(f"cannot be read: {error}", file=name, fix="check the quotes")]) from None
-    yield words
-
-
-def _expanded(word: str, environment: Mapping[str, str]) -> str:
-    """Put in what the script itself assigned: $TP, ${TP}, ${TP:-8}."""
-    def value(match: re.Match[str]) -> str:
-        name, default = match[1] or match[3], match[2]
-        return environment.get(name, match[0] if default is None else default)
-
-    return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)", value, word)
-
-
-def _engine(words: list[str], environment: dict[str, str]) -> tuple[str, str | None, list[str]] | None:
-    """Find which engine a command starts, its version if an image's tag says it, and the engine's own arguments."""
-    version, image, after = None, None, 0
-    for index, word in enumerate(words):
-        rest = words[index + 1 :]
-        base = word.rsplit("/", 1)[-1]
-        if image is None and _CONTAINERS & set(words[:index]):
-            if word in ("-e", "--env") and rest and "=" in rest[0]:
-                environment.update([tuple(rest[0].split("=", 1))])  # type: ignore[list-item]
-            before = words[index - 1]
-            is_value = before.startswith("-") and "=" not in before and before not in _CONTAINER_SWITCHES
-            for pattern, engine in _IMAGES:
-                if not word.startswith("-") and not is_value and "/" in word and (match := pattern.search(word)):
-                    version, image, after = match[1], engine, index + 1
-                    break
-        if base == "vllm" and rest[:1] == ["serve"]:
-            return _kind("vllm", image, environment, rest), version, rest[1:]
-        if word.startswith("vllm.entrypoints"):
-            return _kind("vllm", image, environment, rest), version, rest
-        if word == "sglang.launch_server" or (base == "sglang" and rest[:1] == ["serve"]):
-            return "sglang", version, rest[1:] if base == "sglang" else rest
-        if base in ("mindie_service", "mindieservice_daemon"):
-            return "mindie", version, rest
-    if image is not None:
-        rest = words[after:]
-        return _kind(image, image, environment, rest), version, rest[1:] if rest[:1] == ["serve"] else rest
-    return None
-
-
-def _kind(engine: str, image: str | None, environment: Mapping[str, str], rest: list[str]) -> str:
-    ascend = any(key.startswith(("ASCEND_", "HCCL_", "VLLM_ASCEND_")) or key == "DYNAMIC_EPLB" for key in environment)
-    if engine == "vllm" and (image == "vllm-ascend" or ascend or any("dynamic_eplb" in word for word in rest)):
-        return "vllm-ascend"
-    return engine
+        found.extend(read_all.invocations(text, name))
+    except ConfigError:
+        if not found:
+            raise
+    if not found:
+        raise ConfigError([Problem(
+            "holds no launch command of vLLM, SGLang or MindIE", value=text.strip()[:200], file=name,
+            fix="give the line that starts the engine, e.g. 'vllm serve MODEL --tensor-parallel-size 8'")])  # fmt: skip
+    launch = _launch(found[0], name)
+    if len(found) == 1:
+        return launch
+    more = f"{len(found) - 1} more engines are started there and were not read: give each command to init by itself"
+    return replace(launch, notes=(*launch.notes, more))
 
 
 @dataclass
@@ -140,9 +84,11 @@ class _Reading:
     args: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     values: dict[str, list[str]] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
 
 
-def _launch(engine: str, version: str | None, words: list[str], env: Mapping[str, str], name: str) -> Launch:
+def _launch(invocation: Invocation, name: str) -> Launch:
+    engine, words = invocation.engine, list(invocation.words)
     reading = _Reading()
     position = 0
     positional: list[str] = []
@@ -163,12 +109,12 @@ def _launch(engine: str, version: str | None, words: list[str], env: Mapping[str
             position += 0 if equals else taken
         except ValueError as error:
             raise ConfigError([Problem(str(error), (flag,), values[0] if values else None, file=name)]) from None
-    return _finish(engine, version, positional, reading, env)
+    return _finish(invocation, positional, reading)
 
 
 def _flag(engine: str, flag: str, values: list[str], reading: _Reading) -> int:
     """Take in one flag; return how many of the following words were its values."""
-    known = FLAGS[engine].get(flag)
+    known = FLAGS[engine].get(flag) or _abbreviated(engine, flag)
     if known is None and flag in FOREIGN and flag not in _MODEL:
         known = FOREIGN[flag]
         reading.notes.append(f"{flag} is no flag of {engine}; it was carried over as {known[0]}")
@@ -179,76 +125,160 @@ def _flag(engine: str, flag: str, values: list[str], reading: _Reading) -> int:
             return 0
         if not values:
             raise ValueError("needs a value")
-        if "$" in values[0]:
+        if _hidden(values[0]):
             reading.notes.append(f"{flag} {values[0]} is set where the command does not show it; it was left out")
+            reading.left_out.add(target)
         else:
             reading.args[target] = reader(values[0])
         return 1
     reading.values[flag] = values
-    if flag in _VALUELESS:
+    if _VALUELESS.fullmatch(flag):
         return 0
     return len(values) if flag in _NAME else min(1, len(values))
 
 
-def _finish(engine: str, version: str | None, words: list[str], reading: _Reading, env: Mapping[str, str]) -> Launch:
+def _abbreviated(engine: str, flag: str) -> Any:
+    """Engines take the beginning of a flag for the flag, where no other begins so."""
+    found = [name for name in FLAGS[engine] if name.startswith(flag)] if len(flag) >= 10 else []
+    return FLAGS[engine][found[0]] if len(found) == 1 else None
+
+
+def _hidden(text: str) -> bool:
+    """True for what the shell or a person has to put in: $TP, $(nproc), <MODEL>."""
+    return "$" in text or re.fullmatch(r"<.*>", text) is not None
+
+
+def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> Launch:
+    engine, env, place = invocation.engine, invocation.environment, invocation.place
     args, notes, values = reading.args, reading.notes, reading.values
 
-    def value(*flags: str) -> str | None:
+    def plain(*flags: str) -> str | None:
         return next((values[flag][0] for flag in flags if values.get(flag)), None)
 
-    _eplb(engine, value("--eplb-config") or value("--additional-config"), args, notes)
-    role = _role(value("--kv-transfer-config"), value("--disaggregation-mode"), args, notes)
-    if args.get("expert_parallel_size", 1) > 1:
-        args["expert_parallel"] = True
-        if engine in ("vllm", "vllm-ascend"):
-            ranks = args.get("tensor_parallel", 1) * args.get("data_parallel", 1)
-            wanted = args.pop("expert_parallel_size")
-            notes.append(f"{engine} has no size of the expert-parallel group: with --enable-expert-parallel it is "
-                         f"tensor x data parallel = {ranks}, not {wanted}")  # fmt: skip
+    def value(*flags: str) -> str | None:
+        told = plain(*flags)
+        if told is not None and _hidden(told):
+            notes.append(f"{flags[0]} {told} is set where the command does not show it; it was left out")
+            return None
+        return told
+
+    _eplb(engine, _config(reading, "--eplb-config") or _config(reading, "--additional-config"), args)
+    role = _role(_config(reading, "--kv-transfer-config"), value("--disaggregation-mode"), args)
+    _experts(engine, value("--moe-a2a-backend"), args, notes)
     if engine == "mindie" and env.get("MIES_SERVICE_MONITOR_MODE") != "1":
         notes.append("MindIE serves no metrics unless MIES_SERVICE_MONITOR_MODE=1 is set at its start: set it")
     if engine == "sglang" and "enable_metrics" not in args:
         notes.append("SGLang serves no metrics without --enable-metrics: add it")
+        args["enable_metrics"] = False
+    elif args.get("enable_metrics") is False:
+        notes.append("vLLM serves no metrics of its own with --disable-log-stats: remove it")
     if env.get("VLLM_USE_RUST_FRONTEND") == "1":
         args["rust_frontend"] = True
-    start = words[1:] if words[:1] == ["start"] else words
-    model = value(*_MODEL) or next(iter(start), None)
+    rank = plain("--node-rank")
+    if "--headless" in values or (rank is not None and rank.isdecimal() and int(rank) > 0):
+        notes.append("this command is of a node that serves no API and no metrics: target the node that does")
     if value("--config"):
         notes.append(f"the settings in {value('--config')} were not read: add them to engine.args")
-    port = (value("--port", "-p") or "").strip()
-    if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        notes.append(f"--port {port[:20]} is no port; it was left out")
-        port = ""
+    start = words[1:] if words[:1] == ["start"] else words
+    model = value(*_MODEL) or next(iter(start), None)
+    if model is not None and _hidden(model):
+        notes.append(f"the model {model} is set where the command does not show it: fill in model.served_name")
+        model = None
+    silent = "tensor_parallel" in reading.left_out or (
+        "tensor_parallel" not in args and (engine == "mindie" or any(word in ("$@", "$*") for word in words)))
+    host, port = _address(engine, value("--host"), value("--metrics-port" if engine == "mindie" else "--port", "-p"),
+                          place, notes)  # fmt: skip
     return Launch(
-        engine, version, model, value(*_NAME), int(port) if port else None, role, args, tuple(notes)
-    )
+        engine, invocation.version, model, value(*_NAME), port, role, args, tuple(notes), host,
+        bool(values.get("--ssl-certfile")), place.kubernetes, place.replicas,
+        place.devices or _devices(args, plain("--data-parallel-size-local", "-dpl"), plain("--nnodes"),
+                                  silent))  # fmt: skip
 
 
-def _eplb(engine: str, text: str | None, args: dict[str, Any], notes: list[str]) -> None:
-    if text is None:
+def _address(engine: str, host: str | None, told: str | None, place: Place, notes: list[str]
+             ) -> tuple[str | None, int | None]:  # fmt: skip
+    """Where the metrics are reached: the address that the engine is bound to, the port that its container publishes."""
+    port = int(told) if told and re.fullmatch(r"[0-9]{1,5}", told.strip()) and 0 < int(told) < 65536 else None
+    if told and port is None:
+        notes.append(f"--port {told.strip()[:20]} is no port; it was left out")
+    if port is None and len(place.ports) == 1 and engine != "mindie":
+        port = place.ports[0]
+    bound = host or ("127.0.0.1" if engine in ("sglang", "mindie") else "")
+    if bound in _LOOPBACK and not (engine == "mindie" and host is None):
+        notes.append(f"the engine listens on {bound} alone, out of Prometheus' reach: add --host 0.0.0.0")
+    given = host if host and re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})", host) else None
+    given = None if host in _EVERYWHERE | _LOOPBACK else given
+    if place.published is None:
+        return given, port
+    inside = port or PORTS[engine]
+    address, outside = place.published.get(inside, ("", None))
+    if outside is None:
+        notes.append(f"port {inside} of the container is not published: add -p {inside}:{inside}")
+        return None, inside
+    if address in _LOOPBACK:
+        notes.append(f"port {outside} is published on {address} alone, out of Prometheus' reach from elsewhere")
+    return address if address not in _EVERYWHERE | _LOOPBACK and "[" not in address else None, outside
+
+
+def _devices(args: Mapping[str, Any], local: str | None, nodes: str | None, silent: bool) -> int | None:
+    """Devices of a node, where the command tells; 8 where it keeps the number of ranks to itself."""
+    ranks = args.get("tensor_parallel", 1) * args.get("pipeline_parallel", 1)
+    if silent:
+        return 8
+    if local is not None and local.isdecimal() and 0 < int(local) <= 64:
+        return int(ranks * int(local))
+    if nodes is not None and nodes.isdecimal() and 0 < int(nodes) <= ranks:
+        return int(ranks // int(nodes))
+    return None
+
+
+def _experts(engine: str, backend: str | None, args: dict[str, Any], notes: list[str]) -> None:
+    """vLLM has no size of the group; backends that send tokens to experts (DeepEP) spread SGLang's over all ranks."""
+    if engine == "sglang" and (args.get("expert_parallel") or backend not in (None, "none")):
+        args["expert_parallel_size"] = args.get("tensor_parallel", 1)
+    if args.get("expert_parallel_size", 1) < 2:
         return
-    try:
-        config = json.loads(text)
-        config = config.get("eplb_config", config) if engine == "vllm-ascend" else config
-        redundant = config.get("num_redundant_experts")
-        args["eplb_log_balancedness"] = bool(config.get("log_balancedness", False))
-        if config.get("dynamic_eplb"):
-            args["eplb"] = True
-        if isinstance(redundant, int) and redundant >= 0:
-            args["num_redundant_experts"] = redundant
-    except (ValueError, AttributeError):
-        notes.append(f"this value is no JSON object and was left out: {text[:80]}")
+    args["expert_parallel"] = True
+    if engine in ("vllm", "vllm-ascend"):
+        ranks = args.get("tensor_parallel", 1) * args.get("data_parallel", 1)
+        wanted = args.pop("expert_parallel_size")
+        notes.append(f"{engine} has no size of the expert-parallel group: with --enable-expert-parallel it is "
+                     f"tensor x data parallel = {ranks}, not {wanted}")  # fmt: skip
 
 
-def _role(transfer: str | None, mode: str | None, args: dict[str, Any], notes: list[str]) -> str:
-    if transfer is not None:
+def _config(reading: _Reading, flag: str) -> Mapping[str, Any]:
+    """A flag that takes JSON, and its parts that are given by themselves (--eplb-config.step_interval 100)."""
+    found: dict[str, Any] = {}
+    for text in reading.values.get(flag, ())[:1]:
         try:
-            config = json.loads(transfer)
-            name, kind = str(config.get("kv_connector", "")), config.get("kv_role")
-        except (ValueError, AttributeError):
-            notes.append(f"this value is no JSON object and was left out: {transfer[:80]}")
-            return "unified"
-        if "Offloading" in name or "LMCache" in name:
+            found.update(json.loads(text))
+        except (ValueError, TypeError, RecursionError):
+            reading.notes.append(f"this value is no JSON object and was left out: {text[:80]}")
+    for name, values in reading.values.items():
+        if name.startswith(flag + ".") and values:
+            try:
+                found[name[len(flag) + 1 :].replace("-", "_")] = json.loads(values[0].lower())
+            except (ValueError, RecursionError):
+                found[name[len(flag) + 1 :].replace("-", "_")] = values[0]
+    return found
+
+
+def _eplb(engine: str, config: Mapping[str, Any], args: dict[str, Any]) -> None:
+    inner = config.get("eplb_config", config) if engine == "vllm-ascend" else config
+    if not isinstance(inner, dict):
+        return
+    redundant = inner.get("num_redundant_experts")
+    if "log_balancedness" in inner:
+        args["eplb_log_balancedness"] = bool(inner["log_balancedness"])
+    if inner.get("dynamic_eplb"):
+        args["eplb"] = True
+    if isinstance(redundant, int) and redundant >= 0:
+        args["num_redundant_experts"] = int(redundant)
+
+
+def _role(transfer: Mapping[str, Any], mode: str | None, args: dict[str, Any]) -> str:
+    if transfer:
+        if any(name in json.dumps(transfer) for name in ("Offloading", "LMCache")):
             args["kv_offload"] = True
-        return {"kv_producer": "prefill", "kv_consumer": "decode"}.get(str(kind), "unified")
+        return {"kv_producer": "prefill", "kv_consumer": "decode"}.get(str(transfer.get("kv_role")), "unified")
     return mode if mode in ("prefill", "decode") else "unified"

@@ -47,8 +47,6 @@ _VLLM: Flags = {
     "--no-enable-eplb": ("eplb", False),
     "--eplb-log-balancedness": ("eplb_log_balancedness", True),
     "--num-redundant-experts": ("num_redundant_experts", _count),
-    "--eplb-config.num-redundant-experts": ("num_redundant_experts", _count),
-    "--eplb-config.log-balancedness": ("eplb_log_balancedness", lambda text: text.lower() == "true"),
     "--gpu-memory-utilization": ("gpu_memory_utilization", _fraction),
     "--max-num-seqs": ("max_num_seqs", _integer),
     "--max-model-len": ("max_model_len", _integer),
@@ -91,8 +89,13 @@ _SGLANG: Flags = {
     "--expert-balancedness-report-mode": ("balancedness_report", str),
     "--enable-expert-distribution-metrics": ("balancedness_report", "prometheus"),
     "--enable-hierarchical-cache": ("kv_offload", True),
+    "--enable-ep-moe": ("expert_parallel", True),
+    "--enable-deepep-moe": ("expert_parallel", True),
 }
 _MINDIE: Flags = {
+    "--data-parallel-size": ("data_parallel", _integer),
+    "--expert-parallel-size": ("expert_parallel_size", _integer),
+    "--enable-prefix-caching": ("prefix_caching", True),
     "--tensor-parallel-size": ("tensor_parallel", _integer),
     "--world-size": ("tensor_parallel", _integer),
     "--max-batch-size": ("max_num_seqs", _integer),
@@ -102,3 +105,5 @@ _MINDIE: Flags = {
 FLAGS: Mapping[str, Flags] = {"vllm": _VLLM, "vllm-ascend": _VLLM, "sglang": _SGLANG, "mindie": _MINDIE}
 FOREIGN: Flags = {**_MINDIE, **_SGLANG, **_VLLM, "--expert-parallel-size": ("expert_parallel_size", _integer)}
 """All of them: a flag of another engine is carried over by its meaning."""
+PORTS = {"vllm": 8000, "vllm-ascend": 8000, "sglang": 30000, "mindie": 1027, "generic": 8000}
+"""Where each engine serves its metrics if it is told nothing else."""

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from k3observe.config.launch import Launch
+from k3observe.config.launch_flags import PORTS
 from k3observe.version import __version__
 
-_PORTS = {"vllm": 8000, "vllm-ascend": 8000, "sglang": 30000, "mindie": 1027, "generic": 8000}
 _NEWEST = {"vllm": "0.33", "vllm-ascend": "0.23", "sglang": "0.5.23", "mindie": "2.0"}
 
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
@@ -20,6 +20,7 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
     """Return a commented configuration, and one line for each thing that was assumed or carried over."""
     assumed = list(launch.notes)
     model = launch.model or "model"
+    doubt = "" if launch.model or launch.served_name else "   # assumed: the command does not say it"
     served = launch.served_name or model
     preset = _preset(model, served)
     name = preset or _slug(served)
@@ -29,11 +30,8 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
         version_note = "  # assumed: the command does not say it"
         assumed.append(
             f"engine version {version} is assumed: `k3observe doctor http://HOST:PORT/metrics` tells which it is")
-    port = launch.port or _PORTS[launch.engine]
-    if launch.engine == "mindie":
-        port = _PORTS["mindie"]
+    if launch.engine == "mindie" and launch.port is None:
         assumed.append("MindIE's metrics port 1027 is assumed: it is metricsPort in its config.json")
-    assumed.append(f"the address 127.0.0.1:{port} is a stand-in: list your engines under targets")
     ascend = launch.engine in ("mindie", "vllm-ascend")
     lines = [
         "# yaml-language-server: $schema=k3observe.schema.json",
@@ -43,14 +41,16 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
         "language: en                        # or zh-CN",
         "services:",
         f"  - name: {_quoted(name)}",
-        f"    model: {{{f'preset: {preset}, ' if preset else ''}served_name: {_quoted(served)}}}",
+        f"    model: {{{f'preset: {preset}, ' if preset else ''}served_name: {_quoted(served)}}}{doubt}",
         "    engine:",
         f"      name: {launch.engine}",
         f'      version: "{version}"{version_note}',
-        *_args(launch.args),
+        *_args(launch),
         *([f"    role: {launch.role}"] if launch.role != "unified" else []),
-        f'    targets: ["127.0.0.1:{port}"]     # assumed: the addresses of your engines, host:port of /metrics',
+        *_place(launch, assumed),
         *_devices(launch, ascend, assumed),
+        *(["outputs: {kubernetes: true}         # monitoring objects for the operator, and the sidecar"]
+          if launch.kubernetes is not None else []),
         "alerts: {}                          # e.g. {KVCacheUsageHigh: {threshold: 0.95, for: 10m}}",
         "notify:                             # where alerts go; without receivers nobody hears them",
         "  receivers: {}                     # e.g. {oncall: {webhook: {url: \"https://hooks.example.com/k3\"}}}",
@@ -64,10 +64,37 @@ def _preset(model: str, served: str) -> str | None:
     return f"kimi-{match[1].lower()}" if match else None
 
 
-def _args(args: Any) -> list[str]:
-    if not args:
-        return []
-    return ["      args:", *(f"        {name}: {_value(value)}" for name, value in sorted(args.items()))]
+def _args(launch: Launch) -> list[str]:
+    dark = "--disable-log-stats" if launch.engine.startswith("vllm") else "--enable-metrics"
+    notes = {("enable_metrics", False): f"   # as launched; delete this once {dark} is "
+             + ("removed" if dark.startswith("--d") else "added")}  # fmt: skip
+    lines = [f"        {name}: {_value(value)}{notes.get((name, value), '')}"
+             for name, value in sorted(launch.args.items())]  # fmt: skip
+    return ["      args:", *lines] if lines else []
+
+
+def _place(launch: Launch, assumed: list[str]) -> list[str]:
+    """Where the engines are: the pods of a manifest, the address that the command names, or a stand-in."""
+    port, lines = launch.port or PORTS[launch.engine], []
+    if launch.https:
+        lines.append("    scheme: https                    # add tls_ca_file: where the CA is one of your own")
+    if launch.kubernetes is not None:
+        found = {**launch.kubernetes, "port": port}
+        lines += ["    discovery:", "      kubernetes:"]
+        lines += [f"        {name}: {_flow(value)}" for name, value in found.items()]
+    else:
+        address = f"{launch.host or '127.0.0.1'}:{port}"
+        what = f"the address {address} is what the command says" if launch.host else (
+            f"the address {address} is a stand-in")  # fmt: skip
+        assumed.append(f"{what}: list your engines under targets")
+        lines.append(f'    targets: ["{address}"]     # assumed: the addresses of your engines, host:port of /metrics')
+    return lines + ([f"    replicas: {{expected: {launch.replicas}}}"] if launch.replicas else [])
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    return _value(value)
 
 
 def _devices(launch: Launch, ascend: bool, assumed: list[str]) -> list[str]:
@@ -75,7 +102,7 @@ def _devices(launch: Launch, ascend: bool, assumed: list[str]) -> list[str]:
     ranks = args.get("tensor_parallel", 1) * args.get("pipeline_parallel", 1)
     if not args.get("dp_attention"):
         ranks *= args.get("data_parallel", 1)
-    per_node = min(ranks, 16 if ascend else 8)
+    per_node = launch.devices or min(ranks, 16 if ascend else 8)
     experts = ", experts" if args.get("expert_parallel") else ""
     kind, collector = ("ascend", "npu") if ascend else ("nvidia", "gpu")
     assumed.append(f"{per_node} {kind} devices a node are assumed, read by a sidecar beside each engine on port 19303")

@@ -74,7 +74,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "an equals sign": ("vllm serve M --max-num-seqs=16 -tp=8", {"max_num_seqs": 16, "tensor_parallel": 8}),
     "underscores": ("vllm serve M --max_num_seqs 16", {"max_num_seqs": 16}),
     "a JSON value": ("vllm serve M --enable-eplb --eplb-config '{\"num_redundant_experts\": 32}'",
-                     {"eplb": True, "eplb_log_balancedness": False, "num_redundant_experts": 32}),
+                     {"eplb": True, "num_redundant_experts": 32}),
     "a dotted JSON value": ("vllm serve M --eplb-config.num_redundant_experts=32", {"num_redundant_experts": 32}),
     "a value with a unit": ("vllm serve M --max-model-len 128K", {"max_model_len": 131072}),
     "a decimal unit": ("vllm serve M --max-model-len 25.6k", {"max_model_len": 25600}),
@@ -96,6 +96,16 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
                      {"prefix_caching": False, "enable_metrics": False}),
     "sglang serve": ("sglang serve --model-path M --tp-size=8 --mem-fraction-static=0.85 --enable-metrics",
                      {"tensor_parallel": 8, "gpu_memory_utilization": 0.85, "enable_metrics": True}),
+    "a shell within a container": ("docker run -it quay.io/ascend/vllm-ascend:v0.11 bash -lc 'vllm serve M -tp 8'",
+                                   {"tensor_parallel": 8}),
+    "an abbreviated flag": ("vllm serve M --tensor-parallel 8 --max-num-seq 16",
+                            {"tensor_parallel": 8, "max_num_seqs": 16}),
+    "redirections": ("vllm serve --port 8000 --enforce-eager M -tp 8 > vllm.log 2>&1 &", {"tensor_parallel": 8}),
+    "dotted KV transfer": ("vllm serve M --kv-transfer-config.kv_connector=OffloadingConnector", {"kv_offload": True}),
+    "experts spread by a backend": (
+        "sglang serve M --tp 8 --enable-metrics --moe-a2a-backend deepep",
+        {"tensor_parallel": 8, "enable_metrics": True, "expert_parallel": True, "expert_parallel_size": 8}),
+    "SGLang without metrics": ("python3 -m sglang.launch_server --model-path M", {"enable_metrics": False}),
     "the last of a flag given twice": ("vllm serve M -tp 4 --tensor-parallel-size 8", {"tensor_parallel": 8}),
 }  # fmt: skip
 
@@ -108,6 +118,89 @@ def test_a_spelling_is_read(spelling: str) -> None:
     loads(starter(launch)[0])
 
 
+COMPOSE = """
+services:
+  k3:
+    image: vllm/vllm-openai:v0.20.2
+    command: >
+      --model M
+      -tp 8
+    ports: ["18000:8000"]
+    environment: [VLLM_USE_RUST_FRONTEND=1]
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: k3}
+spec:
+  containers:
+    - name: vllm
+      image: vllm/vllm-openai:v0.33.0
+      env: [{name: PORT, value: "8080"}]
+      command: [/bin/sh, -c, "vllm serve M --port $(PORT)"]
+"""
+PLACES: dict[str, tuple[str, str]] = {
+    "a published port": ("docker run -p 18000:8000 vllm/vllm-openai --model M", "127.0.0.1:18000"),
+    "a published port of one address": ("docker run -p10.0.0.3:9000:8000/tcp vllm/vllm-openai --model M",
+                                        "10.0.0.3:9000"),
+    "the network of the host": ("docker run --network host vllm/vllm-openai --model M --port 8101", "127.0.0.1:8101"),
+    "a published port that is not the engine's": (
+        "docker run --publish=18000:8000 vllm/vllm-openai --model M --port 8101", "127.0.0.1:8101"),
+    "the address that it is bound to": ("vllm serve M --host 10.1.2.3", "10.1.2.3:8000"),
+    "every address": ("sglang serve M --host 0.0.0.0", "127.0.0.1:30000"),
+    "Compose": (COMPOSE, "127.0.0.1:18000"),
+    "a pod without labels": (POD, "127.0.0.1:8080"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_target_is_where_prometheus_reaches_the_engine(place: str) -> None:
+    text, target = PLACES[place]
+    [service] = loads(starter(read(text))[0]).config.services
+    assert service.targets == [target]
+
+
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: k3, namespace: llm}
+spec:
+  replicas: 3
+  template:
+    metadata: {labels: {app: k3}}
+    spec:
+      containers:
+        - name: engine
+          image: lmsysorg/sglang:v0.5.10
+          args: [python3, -m, sglang.launch_server, --model-path, moonshotai/Kimi-K3, --tp, "16", --enable-metrics]
+          ports: [{containerPort: 30001, hostPort: 30001}]
+          resources: {limits: {nvidia.com/gpu: 4}}
+"""
+
+
+def test_a_manifest_tells_how_its_pods_are_found_and_what_a_node_has() -> None:
+    [service] = loads(starter(read(DEPLOYMENT))[0]).config.services
+    assert service.discovery is not None
+    assert service.discovery.kubernetes is not None
+    found = service.discovery.kubernetes.model_dump(exclude_none=True)
+    workload = {"kind": "Deployment", "name": "k3", "container": "engine", "size": 1}
+    assert found == {"namespace": "llm", "selector": {"app": "k3"}, "port": 30001, "workload": workload}
+    assert service.accelerators is not None
+    assert (service.accelerators.per_node, service.replicas.expected) == (4, 3)
+    assert (service.engine.name, service.engine.version) == ("sglang", "0.5.10")
+
+
+def test_mindies_config_file_is_read_instead_of_a_command() -> None:
+    text = """{"ServerConfig": {"ipAddress": "10.0.0.7", "metricsPort": 1099, "httpsEnabled": true},
+        "BackendConfig": {"npuDeviceIds": [[0, 1, 2, 3]], "ScheduleConfig": {"maxBatchSize": 64},
+        "ModelDeployConfig": {"maxSeqLen": 32768, "ModelConfig": [
+            {"modelName": "k3", "modelWeightPath": "/m/Kimi-K3", "worldSize": 16, "dp": 2, "tp": -1}]}}}"""
+    [service] = loads(starter(read(text))[0]).config.services
+    assert (service.engine.name, service.targets, service.scheme) == ("mindie", ["10.0.0.7:1099"], "https")
+    assert service.engine.args.model_dump(exclude_defaults=True) == {
+        "tensor_parallel": 8, "data_parallel": 2, "max_num_seqs": 64, "max_model_len": 32768}  # fmt: skip
+
+
 IMAGES: dict[str, tuple[str, str | None, str]] = {
     "docker run --gpus all -p 8000:8000 -v /data/vllm:/m vllm/vllm-openai:v0.33.0 --model M": ("vllm", "0.33.0", "M"),
     "docker run --rm vllm/vllm-openai:latest --model M": ("vllm", None, "M"),
@@ -115,6 +208,11 @@ IMAGES: dict[str, tuple[str, str | None, str]] = {
         ("sglang", "0.5.3", "M"),
     "docker run --rm quay.io/ascend/vllm-ascend:v0.11.0rc1 vllm serve M": ("vllm-ascend", "0.11.0", "M"),
     "docker run --entrypoint vllm registry:5000/team/vllm-openai serve M": ("vllm", None, "M"),
+    "docker run nvcr.io/nvidia/vllm:25.09-py3 vllm serve M": ("vllm", None, "M"),
+    "docker run --rm -itd --net=host sglang:v0.5.10 python3 -m sglang.launch_server --model M":
+        ("sglang", "0.5.10", "M"),
+    "docker run -it -p 8000:8000 quay.io/ascend/vllm-ascend:v0.11.0 bash\nvllm serve M": ("vllm-ascend", "0.11.0", "M"),
+    "uv run --with vllm==0.12.0 vllm serve M": ("vllm", "0.12.0", "M"),
     "docker run -e MIES_SERVICE_MONITOR_MODE=1 hub/mindie:2.0.0 mindie_service start --model_path M":
         ("mindie", "2.0.0", "M"),
 }  # fmt: skip
@@ -151,6 +249,17 @@ NOTES = {
     "vllm serve M --port 99999": "--port 99999 is no port; it was left out",
     "vllm serve M --config k3.yaml": "the settings in k3.yaml were not read: add them to engine.args",
     "vllm serve M --eplb-config '{bad'": "this value is no JSON object and was left out: {bad",
+    "vllm serve ${MODEL}": "the model ${MODEL} is set where the command does not show it: fill in model.served_name",
+    "vllm serve M --port $((8000 + RANK))":
+        "--port $((8000_+_RANK)) is set where the command does not show it; it was left out",
+    "vllm serve M --headless -dp 2":
+        "this command is of a node that serves no API and no metrics: target the node that does",
+    "sglang serve M --enable-metrics":
+        "the engine listens on 127.0.0.1 alone, out of Prometheus' reach: add --host 0.0.0.0",
+    "docker run vllm/vllm-openai --model M": "port 8000 of the container is not published: add -p 8000:8000",
+    "vllm serve A --port 1 & vllm serve B --port 2":
+        "1 more engines are started there and were not read: give each command to init by itself",
+    "vllm serve M --disable-log-stats": "vLLM serves no metrics of its own with --disable-log-stats: remove it",
     "vllm serve M --mem-fraction-static 0.8":
         "--mem-fraction-static is no flag of vllm; it was carried over as gpu_memory_utilization",
     "sglang serve M": "SGLang serves no metrics without --enable-metrics: add it",
@@ -166,6 +275,9 @@ REFUSED = {
     "": "launch.sh: holds no launch command of vLLM, SGLang or MindIE: ''",
     "ls -l": "launch.sh: holds no launch command of vLLM, SGLang or MindIE: 'ls -l'",
     "vllm bench serve": "launch.sh: holds no launch command of vLLM, SGLang or MindIE: 'vllm bench serve'",
+    "apiVersion: v1\nkind: Pod\nspec: {containers: {{ .Values.x }}}":
+        "launch.sh: is a template of Helm: render it first: helm template",
+    '{"ServerConfig": {},': "launch.sh:1: is no JSON: Expecting property name enclosed in double quotes",
     "vllm serve 'M": "launch.sh: cannot be read: No closing quotation: check the quotes",
     "vllm serve M -tp": "launch.sh: -tp: needs a value",
     "vllm serve M -tp eight": "launch.sh: -tp: is no number: 'eight'",
