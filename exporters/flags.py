@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _collectors(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in PACKAGES:
             raise argparse.ArgumentTypeError(f"no collector {name!r}: choose from {', '.join(PACKAGES)}")
@@ -72,8 +72,8 @@ def _core_parser() -> _Parser:
     add = parser.add_argument
     add("-h", "--help", dest="help", action="store_true", help="Print the flags of all collectors and exit.")
     add("--version", dest="version", action="store_true", help="Print the version and exit.")
-    add("--collect", dest="collect", type=_collectors, metavar="NAME[,NAME]",
-        help=f"Collectors to run: {', '.join(PACKAGES)}.")
+    add("--collect", dest="collect", action="extend", type=_collectors, metavar="NAME[,NAME]",
+        help=f"Collectors to run: {', '.join(PACKAGES)}; repeatable.")
     add("--config.file", dest="config_file", type=_file, metavar="FILE",
         help="YAML file whose keys are flag names without the dashes; flags and variables win over it.")
     add("--once", dest="once", action="store_true", help="Print one exposition and exit.")
@@ -108,7 +108,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     Raises FlagError.
     """
     first = _layers(_core_parser(), argv, environ, strict=False)
-    collect = cast("tuple[str, ...]", first.collect or ())
+    collect = tuple(dict.fromkeys(cast("list[str]", first.collect or [])))
     parser = _core_parser()
     for name in collect:
         collector_module(name).add_flags(parser)
@@ -199,10 +199,10 @@ def _parse_values(
         raise FlagError(f"{where}: {str(error).removeprefix(f'{flag}: ')}") from None
 
 
-def _unknown(word: str, actions: Iterable[str]) -> str:
+def _unknown(word: str, actions: Collection[str]) -> str:
     name = word.split("=")[0]
     for collector in PACKAGES:
-        if name.startswith(f"--{collector}."):
+        if name.startswith(f"--{collector}.") and not any(flag.startswith(f"--{collector}.") for flag in actions):
             return f"{name}: no such flag of a running collector: is {collector} missing in --collect?"
     if not name.startswith("-"):
         return f"{word!r}: arguments without a flag are not accepted"
@@ -229,14 +229,13 @@ def _config_file(
         action = actions.get(flag)
         if action is None or action.dest in ("help", "version", "config_file"):
             if strict:
-                raise FlagError(f"{path}:{node.line}: {_unknown(flag, actions).removeprefix('--')}")
+                problem = _unknown(f"--{key.lstrip('-')}", actions).replace("mean --", "mean ")
+                raise FlagError(f"{path}:{node.line}: {problem.removeprefix('--')}")
             continue
         items = node.value if isinstance(node.value, list) else [node]
         texts = [item.value for item in items if isinstance(item.value, str)]
         if len(texts) != len(items):
             raise FlagError(f"{where}: must be a value or a list of values")
-        if key == "collect":
-            texts = [",".join(texts)]
         values.update(_parse_values(parser, action, flag, texts, where))
     return values
 
@@ -246,6 +245,8 @@ def bounded(kind: Callable[[str], float], least: float, most: float) -> Callable
 
     def convert(text: str) -> float:
         try:
+            if not text.isascii() or "_" in text:  # Python takes them, nobody else
+                raise ValueError
             value = kind(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is no number") from None

@@ -15,6 +15,8 @@ from k3observe.exporters.exposition import Sample
 MAX_ENGINES = 256
 MAX_TIERS = 8
 MAX_NAME = 256
+ROUNDED_FULL = 1.01
+"""A full cache may come out a little above 1: that is 1, and at the worst time to have no reading."""
 
 _VLLM = (
     "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
@@ -66,7 +68,8 @@ def normalise(samples: Sequence[Sample], help_of: Help) -> EngineReadings:
     implausible = 0
     for sample in samples:
         if _plausible(sample):
-            by_name[sample.name].append(sample)
+            full = _is_usage(sample) and sample.value > 1
+            by_name[sample.name].append(sample._replace(value=1.0) if full else sample)
         elif not _is_silent(sample):
             implausible += 1
     readings = [*_vllm(by_name, help_of), *_sglang(by_name), *_mindie(by_name)]
@@ -74,9 +77,13 @@ def normalise(samples: Sequence[Sample], help_of: Help) -> EngineReadings:
     return EngineReadings(tuple(readings[:MAX_ENGINES]), implausible + len(readings[MAX_ENGINES:]), start)
 
 
+def _is_usage(sample: Sample) -> bool:
+    return sample.name.endswith(("usage_perc", "token_usage"))
+
+
 def _plausible(sample: Sample) -> bool:
-    if sample.name.endswith(("usage_perc", "token_usage")):
-        return 0 <= sample.value <= 1
+    if _is_usage(sample):
+        return 0 <= sample.value <= ROUNDED_FULL
     return 0 <= sample.value < 2**63
 
 

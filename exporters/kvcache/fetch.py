@@ -54,8 +54,10 @@ def endpoint(url: str) -> Endpoint:
         raise ValueError(f"{url!r} is no http:// or https:// URL")
     if port == 0:
         raise ValueError(f"{url!r}: port 0 is none")
-    if parts.username is not None or parts.fragment:
-        raise ValueError(f"{url!r}: user names and fragments are not supported")
+    if parts.username is not None:  # and not shown: a password stands beside it
+        raise ValueError(f"{parts.scheme}://...@{parts.hostname}: user names are not supported")
+    if parts.fragment:
+        raise ValueError(f"{url!r}: fragments are not supported")
     target = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
     if not target.isascii() or not target.isprintable() or " " in target:
         raise ValueError(f"{url!r}: the path must be printable ASCII, percent-encoded")
@@ -165,6 +167,8 @@ def _exchange(
             raise FetchError("redirect", f"status {response.status}: redirects are not followed")
         if response.status != 200:
             raise FetchError("status", f"status {response.status}")
+        if "protobuf" in response.headers.get("Content-Type", ""):
+            raise FetchError("format", "answered in protobuf, which was not asked for")
         if "html" in response.headers.get("Content-Type", ""):
             raise FetchError("format", "answered with a web page, not with metrics: is the path right?")
         coding = response.headers.get("Content-Encoding", "identity").strip().lower()

@@ -105,11 +105,13 @@ def parse_wanted(text: str) -> frozenset[str]:
     """Read the value of ``--npu.devices``.
 
     Raises:
-        ValueError: an item is neither an NPU id, a chip of one, nor a bus id.
+        ValueError: there is no item, or one is neither an NPU id, a chip of one, nor a bus id.
     """
     items = [item.strip().upper() for item in text.split(",") if item.strip()]
     if wrong := [item for item in items if not _WANTED.fullmatch(item)]:
         raise ValueError(f"{wrong[0]}: write NPU ids (0), chips (0-1) or bus ids (0000:C1:00.0), separated by commas")
+    if not items:
+        raise ValueError("names no device: leave the flag out for all of them")
     return frozenset(items)
 
 

@@ -227,9 +227,18 @@ def test_the_textfile_is_replaced_atomically_and_readable_by_node_exporter(tmp_p
     assert "k3_accelerator_power_watts" in names(path.read_bytes())
     assert path.stat().st_mode & 0o777 == 0o644
     assert [p.name for p in tmp_path.iterdir()] == ["k3.prom"]
-    missing = call("--collect=gpu", "--textfile", str(tmp_path / "no" / "k3.prom"))
-    assert missing.returncode == 1
-    assert "No such file" in missing.stderr
+    for unusable, problem in ((tmp_path / "no" / "k3.prom", "No such file"), (Path("/dev/full/k3.prom"), "Not a dir")):
+        done = call("--collect=gpu", f"--textfile={unusable}")
+        assert done.returncode == 1
+        assert problem in done.stderr
+
+
+def test_a_textfile_that_does_not_fit_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "k3.prom"
+    path.write_text("old")
+    done = call("-c", 'ulimit -f 1; exec "$@"', "sh", *FAKE, "--collect=gpu", f"--textfile={path}", program=("/bin/sh",))
+    assert (done.returncode, "File too large" in done.stderr) == (1, True)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("k3.prom", "old")]
 
 
 def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path) -> None:
@@ -258,7 +267,14 @@ def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path) ->
     (("--collect=gpu", "--web.telemetry-path=metrics"), "", "--web.telemetry-path: 'metrics' is no path"),
     (("--collect=gpu", "--textfile=x.txt"), "", "--textfile: 'x.txt': node_exporter reads only files named *.prom"),
     (("--collect=gpu", "--web.config.file=/nonexistent"), "", "/nonexistent: cannot read: No such file"),
-    ((), "collect: gpu\nlog.leve: info\n", "exporter.yaml:2: log.leve: unknown flag: did you mean --log.level?"),
+    ((), "collect: gpu\nlog.leve: info\n", "exporter.yaml:2: log.leve: unknown flag: did you mean log.level?"),
+    ((), "collect: gpu\n--log.level: info\n", "exporter.yaml:2: log.level: unknown flag: did you mean log.level?"),
+    ((), "collect: [gpu]\ngpu.mod: good\n", "exporter.yaml:2: gpu.mod: unknown flag: did you mean gpu.mode?"),
+    ((), "collect: [gpu, gpuu]\n", "exporter.yaml:1: collect: no collector 'gpuu'"),
+    ((), "collect: gpu\nweb.listen-address: [':1', ':70000']\n",
+     "exporter.yaml:2: web.listen-address: ':70000' is no address"),
+    (("--collect=gpu", "--once.timeout=nan"), "", "--once.timeout: nan is not between 0 and 3600"),
+    (("--collect=gpu", "--once.timeout=1_0"), "", "--once.timeout: '1_0' is no number"),
     ((), "collect: gpu\n\nlog.level: loud\n", "exporter.yaml:3: log.level: invalid choice: 'loud'"),
     ((), "collect: gpu\nonce: perhaps\n", "exporter.yaml:2: once: 'perhaps' is neither true nor false"),
     ((), "collect: gpu\ncollect: npu\n", "exporter.yaml:2: collect: given twice"),
@@ -288,6 +304,13 @@ def test_empty_variables_and_files_are_none() -> None:
                 K3OBSERVE_GPU_LIST="")
     assert done.returncode == 0
     assert "list None" in done.stderr
+
+
+def test_collectors_named_more_than_once_add_up() -> None:
+    done = call("--collect=gpu,npu", "--collect=gpu", "--collect", "npu", "--once")
+    assert (done.returncode, done.stderr.count("list None")) == (0, 2)
+    done = call("--once", K3OBSERVE_COLLECT="gpu,npu")
+    assert (done.returncode, done.stderr.count("list None")) == (0, 2)
 
 
 def test_a_bad_variable_is_named() -> None:

@@ -112,6 +112,10 @@ def test_values_that_make_no_sense_are_no_reading_and_are_counted() -> None:
     assert readings == EngineReadings((EngineReading("", "2", 0.5),), 3, None)
 
 
+def test_a_cache_that_is_full_by_rounding_is_full() -> None:
+    assert read(b'vllm:kv_cache_usage_perc{engine="0"} 1.0000000000000002\n').engines[0].usage == 1.0
+
+
 def test_another_program_has_no_readings() -> None:
     assert read(b"node_load1 0.5\nvllm:num_requests_running 3\n") == EngineReadings((), 0, None)
 

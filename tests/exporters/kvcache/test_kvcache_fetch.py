@@ -46,6 +46,8 @@ def test_a_chunked_body_and_an_unasked_gzip_are_read(run_engine: RunEngine) -> N
 @pytest.mark.parametrize(("head", "reason"), [
     ("302 Found\r\nLocation: http://169.254.169.254/", "redirect"), ("301 Moved\r\nLocation: /x", "redirect"),
     ("404 Not Found", "status"), ("500 Oops", "status"), ("200 OK\r\nContent-Type: text/html", "format"),
+    ("200 OK\r\nContent-Type: application/vnd.google.protobuf; encoding=delimited", "format"),
+    ("206 Partial Content", "status"), ("401 Unauthorized", "status"), ("204 No Content", "status"),
     ("200 OK\r\nContent-Encoding: br", "format"), ("200 OK\r\nContent-Encoding: gzip", "format"),
     ("200 OK\r\nContent-Length: 99", "protocol"), ("nonsense", "protocol"),
     ("200 OK\r\nTransfer-Encoding: chunked", "protocol"), ("200 OK\r\n" + "A: b\r\n" * 200, "protocol"),
@@ -174,3 +176,9 @@ def test_gzip_of_several_members_is_read_whole_and_what_is_no_gzip_behind_it_end
 
     engine.serve = endless
     assert refused(engine) == "format"
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(ValueError, match="user names") as error:
+        endpoint("http://root:secret@engine:8000/metrics")
+    assert "secret" not in str(error.value)
