@@ -15,7 +15,8 @@ _NEWEST = 10**6
 
 _RELEASE = re.compile(
     r"^[vV]?(\d{1,6}(?:\.\d{1,6}){0,3})"
-    r"(?:[._-]?(?:a|b|c|rc|alpha|beta|pre|post|dev)[._-]?\d*)*(?:[+-][a-zA-Z0-9][a-zA-Z0-9._+-]*)?$"
+    r"(?:[._-]?(?:a|b|c|rc|alpha|beta|pre|post|dev)[._-]?\d*)*(?:[+-][a-zA-Z0-9][a-zA-Z0-9._+-]*)?$",
+    re.I,  # MindIE: 2.0.RC2
 )
 _BOUND = re.compile(r"^(>=|<=|==|>|<)\s*(.+)$")
 

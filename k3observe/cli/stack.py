@@ -23,16 +23,20 @@ def config_option(command: F) -> F:
 
 
 def load_plan(file: Path) -> tuple[Loaded, Plan]:
-    """Read a configuration and plan it; raises ConfigError with everything that is wrong."""
+    """Read a configuration and plan it; raises ConfigError with everything that is wrong, says what is assumed."""
     from k3observe.catalogue.loader import load as load_catalogue
     from k3observe.config.loader import load
     from k3observe.plan import plan
     from k3observe.render import alertmanager, deployment
     from k3observe.rules import load as load_rules
+    from k3observe.versions import notes
 
     loaded = load(file)
     wrong = [*alertmanager.problems(loaded.config), *deployment.problems(loaded.config)]
     if wrong:
         raise loaded.error(*wrong)
     catalogue = load_catalogue([loaded.folder / path for path in loaded.config.catalogue])
-    return loaded, plan(loaded, catalogue, load_rules())
+    planned = plan(loaded, catalogue, load_rules())
+    for note in notes(loaded, catalogue):
+        click.echo(f"k3observe: warning: {note}", err=True)
+    return loaded, planned

@@ -8,8 +8,7 @@ from typing import Any
 from k3observe.config.launch import Launch
 from k3observe.config.launch_flags import PORTS
 from k3observe.version import __version__
-
-_NEWEST = {"vllm": "0.33", "vllm-ascend": "0.23", "sglang": "0.5.23", "mindie": "2.0"}
+from k3observe.versions import NEWEST
 
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
@@ -24,7 +23,7 @@ def starter(launch: Launch) -> tuple[str, list[str]]:
     served = launch.served_name or model
     preset = _preset(model, served)
     name = preset or _slug(served)
-    version = launch.version or _NEWEST[launch.engine]
+    version = launch.version or NEWEST[launch.engine]
     version_note = ""
     if launch.version is None:
         version_note = "  # assumed: the command does not say it"

@@ -154,12 +154,24 @@ def _port(value: int) -> int:
     return value
 
 
-def _quoted(value: object) -> object:
-    if isinstance(value, int | float):
-        raise ValueError("must stand in quotes: YAML reads 0.10 as the number 0.1")
-    return value
+def _version(value: object) -> str:
+    from k3observe.catalogue.version import Version
+
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        other = f', or "{value}0" if that is meant' if re.fullmatch(r"\d+\.\d", str(value)) else ""
+        raise ValueError(f'must stand in quotes: YAML reads 0.10 as the number 0.1; write "{value}"{other}')
+    text = str(value).strip()
+    if text.lower() in _TAGS:
+        raise ValueError("is a tag that moves, no version; write what `k3observe doctor http://HOST:PORT/metrics` "
+                         "finds, or leave version out to take the newest known")  # fmt: skip
+    try:
+        Version.parse(text)
+    except ValueError:
+        raise ValueError("is no version; write e.g. \"0.33\" in quotes") from None
+    return text
 
 
+_TAGS = frozenset({"latest", "nightly", "main", "master", "stable", "dev", "head"})
 _NAME = "must be letters, digits, '.', '_' or '-' (at most 63), since it becomes a label and a file name"
 
 Quantity = Annotated[float, BeforeValidator(quantity, json_schema_input_type=float | str)]
@@ -179,8 +191,4 @@ AbsolutePath = Annotated[str, _matches(r"/[^\x00-\x1f]*", "must be an absolute p
 HttpPath = Annotated[str, _matches(r"/[A-Za-z0-9._~/\-]*", "must start with / and be a plain path")]
 HeaderName = Annotated[str, _matches(r"[A-Za-z][A-Za-z0-9-]{0,63}", "is no name of an HTTP header")]
 Image = Annotated[str, _matches(r"[a-z0-9][A-Za-z0-9._:/@-]{0,254}", "is no image, e.g. registry.example.com/k3:1.0")]
-EngineVersion = Annotated[
-    str,
-    BeforeValidator(_quoted),
-    _matches(r"v?\d+(?:\.\d+){0,3}(?:[.\-+]?[A-Za-z0-9.]+)?", "is no version; write e.g. \"0.33\" in quotes"),
-]
+EngineVersion = Annotated[str, BeforeValidator(_version, json_schema_input_type=str)]

@@ -17,6 +17,7 @@ from k3observe.live.signals import Examination, Finding
 from k3observe.plan import Plan
 from k3observe.remedies import Remedy, remedies, wants
 from k3observe.rules import Pack
+from k3observe.versions import newer
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,10 @@ def _notes(readings: Sequence[Reading], catalogue: Catalogue, plan: Plan | None)
         name = reading.exposition.source
         notes += [Text(f"{name}: {note}", f"{name}: {note}") for note in reading.exposition.notes]
         entries = source.entries
+        newest = reading.span[1]
+        ahead = newer(catalogue, source.name, newest) if newest else None
+        if ahead:
+            notes.append(Text(f"{name}: {ahead.en}", f"{name}：{ahead.zh}"))
         if entries and all(entry.evidence == "documentation" for entry in entries):
             notes.append(Text(f"{name}: {source.title} is known from its documentation only",
                               f"{name}：{source.title} 仅据其文档，未经实测"))  # fmt: skip

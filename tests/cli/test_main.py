@@ -70,6 +70,27 @@ def test_chinese_is_printed_whatever_the_locale_says(k3observe: Run, config: Pat
         assert "推理引擎" in done.stdout, arguments
 
 
+@pytest.mark.parametrize("command", [["render", "-o", "out"], ["explain"], ["check"], ["explain", "EngineDown"]])
+def test_an_engine_newer_than_all_that_is_known_is_warned_of_and_no_error(
+    k3observe: Run, config: Path, command: list[str]
+) -> None:
+    config.write_text(config.read_text().replace("0.33", "0.99"))
+    done = k3observe(*command)
+    assert done.returncode == 0
+    assert ("k3observe: warning: k3observe.yaml:5: services[0].engine.version: vLLM 0.99 is newer than the newest "
+            "known, 0.33, whose metrics are assumed") in done.stderr  # fmt: skip
+    config.write_text(config.read_text() + "language: zh-CN\n")
+    assert "比已知的最新版本 0.33 更新" in k3observe(*command).stderr
+
+
+@pytest.mark.parametrize("version", ["0.33", "0.33.7", "v0.28.0", "0.28.0rc1", "0.28.1.dev12+gabc", "0.5"])
+def test_every_spelling_of_a_known_version_is_taken_without_a_word(
+    k3observe: Run, config: Path, version: str
+) -> None:
+    config.write_text(config.read_text().replace("0.33", version))
+    assert (k3observe("explain").returncode, k3observe("explain").stderr) == (0, "")
+
+
 def test_nothing_is_coloured_when_piped(k3observe: Run, config: Path) -> None:
     for arguments in (["render"], ["check"], ["explain"], ["render", "--diff"], ["--help"]):
         done = k3observe(*arguments, env={"TERM": "xterm-256color", "COLORTERM": "truecolor"})

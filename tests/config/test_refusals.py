@@ -135,7 +135,15 @@ REFUSALS = {
         "k3.yaml:7: grafana_url: carries a password: 'https://u:p@h': secrets are given by file only"),
     "a version that YAML reads as a number": (
         instead('"0.33"', "0.10"),
-        "k3.yaml:5: services[0].engine.version: must stand in quotes: YAML reads 0.10 as the number 0.1: 0.1"),
+        "k3.yaml:5: services[0].engine.version: must stand in quotes: YAML reads 0.10 as the number 0.1: 0.1: "
+        'write "0.1", or "0.10" if that is meant'),
+    "a tag in place of a version": (
+        instead('"0.33"', "latest"),
+        "k3.yaml:5: services[0].engine.version: is a tag that moves, no version: 'latest': write what `k3observe "
+        "doctor http://HOST:PORT/metrics` finds, or leave version out to take the newest known"),
+    "a version that is none": (
+        instead('"0.33"', '"0.28foo"'),
+        "k3.yaml:5: services[0].engine.version: is no version: '0.28foo': write e.g. \"0.33\" in quotes"),
     "a duration without a unit": (
         SMALLEST + "alerts: {KVCacheUsageHigh: {for: 5}}\n",
         "k3.yaml:7: alerts.KVCacheUsageHigh.for: is no duration: 5: write 5s"),

@@ -102,6 +102,10 @@ def test_engine_and_version_can_be_told(tmp_path: Path) -> None:
     assert document["sources"][0]["version"] == {"min": "0.8.5", "max": "0.8.5"}
 
 
+def test_a_version_newer_than_all_that_is_known_is_said(capture: Path) -> None:
+    assert "vLLM 0.99 is newer than the newest known, 0.33" in doctor(str(capture), "--engine-version", "0.99").stdout
+
+
 def test_an_engine_that_tells_its_version_is_believed() -> None:
     body = exposition("vllm", "0.28.0").encode()
     answers = {"/metrics": (200, {}, body), "/version": (200, {}, b'{"version": "0.27.1.dev3+g1"}')}
