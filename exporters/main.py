@@ -186,6 +186,9 @@ def _end_at_signals() -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    # What the parent ignores and blocks is inherited: an ignored SIGCHLD would take the exit status of npu-smi away.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def _open_standard_streams() -> None:

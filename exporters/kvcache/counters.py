@@ -6,6 +6,8 @@ from collections import deque
 from typing import NamedTuple
 
 WINDOWS = (("1m", 60.0), ("5m", 300.0))
+SAME_START = 5.0
+"""Seconds by which a process's start time may differ: it is computed from the clock's, which is set now and then."""
 
 
 class Totals(NamedTuple):
@@ -39,7 +41,8 @@ class Counters:
         self, now: float, queries: float, hits: tuple[tuple[str, float], ...], start_time: float | None = None
     ) -> Totals:
         """Take the engine's raw counters at ``now`` (monotonic seconds) and return the totals."""
-        restarted = None not in (self._start_time, start_time) and self._start_time != start_time
+        before = self._start_time
+        restarted = before is not None and start_time is not None and abs(start_time - before) > SAME_START
         self._start_time = start_time if start_time is not None else self._start_time
         raw = {"": queries, **dict(hits)}
         if restarted or any(value < self._last.get(name, 0.0) for name, value in raw.items()):

@@ -17,7 +17,8 @@ MAX_CODES = 8
 _POWER = ("NPU Real-time Power(W)", "Power Dissipation(W)")
 _CORRECTED = ("HBM Single Bit Error Count", "DDR Single Bit Error Count")
 _UNCORRECTED = ("HBM Double Bit Error Count", "DDR Double Bit Error Count")
-_BUSY_SHARE = ("Aicore Usage Rate(%)", "NPU Utilization(%)")
+_BUSY_SHARE = ("aicore", "npuutil")
+"""Beginnings of "Aicore Usage Rate(%)" and "NPU Utilization(%)"; a build that writes them otherwise has them still."""
 _CODE = re.compile(r"\b0x([0-9A-Fa-f]{1,16})\b")
 _COUNT = re.compile(r"[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?")
@@ -73,7 +74,7 @@ def common(text: str) -> Common:
     for block in blocks(text):
         if block.get("Chip Name", "").casefold() == "mcu":
             power = _first_number(block, _POWER)
-        elif "Temperature(C)" in block and not any(key in block for key in _BUSY_SHARE):
+        elif "Temperature(C)" in block and not any(map(_is_busy_share, block)):
             blind.add(_chip(block))
     return Common(power, frozenset(blind))
 
@@ -94,6 +95,10 @@ def fault(text: str) -> Fault | None:
         if codes:
             return Fault(tuple(dict.fromkeys(codes))[:MAX_CODES], block.get("Error Information", ""))
     return None
+
+
+def _is_busy_share(key: str) -> bool:
+    return key.replace(" ", "").casefold().startswith(_BUSY_SHARE)
 
 
 def _chip(block: Block) -> int:

@@ -16,6 +16,8 @@ from functools import partial
 import bcrypt
 
 _HASH = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+MOST_COST = 15
+"""Some seconds a login; each step doubles them, and a scrape waits for its first one."""
 _CACHE = 256
 _MAX_PASSWORD = 72
 """bcrypt looks at no more bytes; Go's compares longer ones by these, the Python package refuses them."""
@@ -70,9 +72,10 @@ class BasicAuth:
         return verdict
 
 
-def is_hash(text: str) -> bool:
-    """Whether this is a bcrypt hash."""
-    return _HASH.fullmatch(text) is not None
+def cost_of(text: str) -> int | None:
+    """Return the cost of a bcrypt hash, the logarithm of its rounds; None when it is no hash."""
+    match = _HASH.fullmatch(text)
+    return int(match[1]) if match else None
 
 
 def _credentials(header: str) -> tuple[bytes, bytes] | None:

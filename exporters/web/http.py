@@ -89,6 +89,8 @@ def _parse(head: bytes) -> Request:
         if field is None:
             raise BadRequestError(400, "a header line is malformed")
         name, value = field[1].decode("ascii").lower(), field[2].decode("latin-1")
+        if name == "host" and name in headers:
+            raise BadRequestError(400, "the header Host is given twice")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     modern = match[4] != b"0"
     if modern and "host" not in headers:

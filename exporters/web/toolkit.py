@@ -207,17 +207,18 @@ def _users(path: Path, node: Node) -> Authenticate | None:
     if not users:
         return None
     try:
-        from k3observe.exporters.web.authentication import BasicAuth, is_hash
+        from k3observe.exporters.web.authentication import MOST_COST, BasicAuth, cost_of
     except ModuleNotFoundError:
         raise WebConfigError(
             f"{path}:{node.line}: basic_auth_users: needs bcrypt: pip install 'k3observe[web]'") from None
     hashes: dict[str, str] = {}
     for user, value in users.items():
         hashes[user] = _text(path, f"basic_auth_users.{user}", value)
-        if not is_hash(hashes[user]):
+        cost = cost_of(hashes[user])
+        if cost is None or cost > MOST_COST:
+            problem = "is no bcrypt hash" if cost is None else f"cost {cost} takes too long, {MOST_COST} is most"
             raise WebConfigError(
-                f"{path}:{value.line}: basic_auth_users.{user}: is no bcrypt hash: make one with "
-                f"htpasswd -nBC 10 {user}")
+                f"{path}:{value.line}: basic_auth_users.{user}: {problem}: make one with htpasswd -nBC 10 {user}")
     return BasicAuth(hashes)
 
 

@@ -236,7 +236,8 @@ def test_the_textfile_is_replaced_atomically_and_readable_by_node_exporter(tmp_p
 def test_a_textfile_that_does_not_fit_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "k3.prom"
     path.write_text("old")
-    done = call("-c", 'ulimit -f 1; exec "$@"', "sh", *FAKE, "--collect=gpu", f"--textfile={path}", program=("/bin/sh",))
+    limited = ("/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *FAKE)
+    done = call("--collect=gpu", f"--textfile={path}", program=limited)
     assert (done.returncode, "File too large" in done.stderr) == (1, True)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("k3.prom", "old")]
 

@@ -52,13 +52,13 @@ def test_a_restart_keeps_totals_and_windows_right() -> None:
     assert counters.ratios() == {"1m": pytest.approx((785 - 525) / (1640 - 1050))}
 
 
-def test_a_restart_with_higher_counters_shows_in_the_start_time() -> None:
+def test_a_restart_with_higher_counters_shows_in_the_start_time_and_a_clock_that_is_set_is_none() -> None:
     counters = Counters(5)
-    counters.add(0, 100, device(50), start_time=1.0)
-    assert counters.add(5, 100, device(50), start_time=1.0).queries == 100
-    assert counters.add(10, 120, device(60), start_time=2.0).hits == {"device": 110}
+    counters.add(0, 100, device(50), start_time=1000.0)
+    assert counters.add(5, 100, device(50), start_time=1001.0).queries == 100
+    assert counters.add(10, 120, device(60), start_time=1060.0).hits == {"device": 110}
     assert counters.add(15, 130, device(60), start_time=None).queries == 230
-    assert counters.add(20, 140, device(60), start_time=2.0).queries == 240
+    assert counters.add(20, 140, device(60), start_time=1060.0).queries == 240
 
 
 def test_a_tier_that_vanishes_keeps_its_total() -> None:

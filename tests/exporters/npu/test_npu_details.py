@@ -72,7 +72,9 @@ def test_both_chips_of_an_npu_are_told_apart() -> None:
     state["npus"][0]["chips"][1]["ecc"] = [5, 2]
     state["npus"][0]["chips"][1]["split"] = True
     assert ecc(npu_smi.details(state, "ecc", 0, None) or "") == {0: Ecc(0, 0), 1: Ecc(5, 2)}
-    assert common(npu_smi.details(state, "common", 0, None) or "").blind_chips == {1}
+    text = npu_smi.details(state, "common", 0, None) or ""
+    assert common(text).blind_chips == {1}
+    assert common(text.replace("Aicore Usage Rate(%)", "AI Core Usage (%)")).blind_chips == {1}
 
 
 @given(st.text(max_size=500))

@@ -123,6 +123,25 @@ def test_once_prints_the_table_and_what_it_lacks(tmp_path: Path) -> None:
     assert 'k3_accelerator_ecc_errors_total{device="1-1"' in done.stdout
 
 
+def test_signals_that_the_parent_ignores_or_blocks_cost_no_reading_and_no_end(tmp_path: Path) -> None:
+    program = npu_smi.install(tmp_path, npu_smi.cards("910", 2))
+    code = ("import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\nos.execv(sys.argv[1], sys.argv[1:])\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *EXPORTER, f"--npu.smi-path={program}", "--web.listen-address=127.0.0.1:0"],
+        stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        found = re.search(r"listening on ([0-9.:]+)", process.stderr.readline())
+        assert found
+        wait_for(f"http://{found[1]}", 'k3_accelerators_visible{vendor="ascend"} 2.0')
+        process.terminate()
+        assert process.wait(2) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_wrong_flag_is_bad_input() -> None:
     done = subprocess.run([*EXPORTER, "--npu.smi-path=bin/npu-smi"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2

@@ -183,6 +183,7 @@ def test_users_and_passwords_cannot_be_confused_in_the_cache() -> None:
      ":4: tls_server_config.min_version: 'SSL3' is not supported: choose from TLS10, TLS11, TLS12, TLS13"),
     ("tls_server_config:\n  certificate: x", ":2: tls_server_config.certificate: not supported: choose from cert_file"),
     ("basic_auth_users:\n  bob: secret", ":2: basic_auth_users.bob: is no bcrypt hash: make one with htpasswd"),
+    (f"basic_auth_users:\n  bob: $2y$16${'a' * 53}", ":2: basic_auth_users.bob: cost 16 takes too long, 15 is most"),
     ("basic_auth_user: {}", ":1: basic_auth_user: not supported: choose from tls_server_config"),
     ("http_server_config:\n  headers:\n    Server: x", ":3: http_server_config.headers.Server: not supported"),
     ("http_server_config:\n  headers:\n    X-Frame-Options: \"a\\r\\nb\"",

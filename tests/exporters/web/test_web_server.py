@@ -101,6 +101,7 @@ def read_all(sock: socket.socket) -> bytes:
     ("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", 405),
     ("DELETE / HTTP/1.0\r\n\r\n", 405),
     ("GET /-/healthy HTTP/1.1\r\n\r\n", 400),
+    ("GET /-/healthy HTTP/1.1\r\nHost: x\r\nhost: y\r\n\r\n", 400),
     ("GET /-/healthy HTTP/2.0\r\n\r\n", 505),
     ("GET  / HTTP/1.1\r\n\r\n", 400),
     ("\x16\x03\x01\x02\x00\r\n\r\n", 400),
