@@ -19,8 +19,9 @@ _CORRECTED = ("HBM Single Bit Error Count", "DDR Single Bit Error Count")
 _UNCORRECTED = ("HBM Double Bit Error Count", "DDR Double Bit Error Count")
 _BUSY_SHARE = ("aicore", "npuutil")
 """Beginnings of "Aicore Usage Rate(%)" and "NPU Utilization(%)"; a build that writes them otherwise has them still."""
-_CODE = re.compile(r"\b0x([0-9A-Fa-f]{1,16})\b")
+_CODE = re.compile(r"\b(?:0x|(?=[0-9A-Fa-f]{8}))([0-9A-Fa-f]{1,16})\b")
 _COUNT = re.compile(r"[0-9]{1,18}")
+_NOT_AVAILABLE = 0xFFFF_FFFF
 _DECIMAL = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?")
 
 Block = Mapping[str, str]
@@ -36,10 +37,10 @@ class Common(NamedTuple):
 
 
 class Ecc(NamedTuple):
-    """Memory errors of a chip since the driver was loaded, HBM and DDR together."""
+    """Memory errors of a chip since the driver was loaded, HBM and DDR together; None where neither was read."""
 
-    corrected: int
-    uncorrected: int
+    corrected: int | None
+    uncorrected: int | None
 
 
 class Fault(NamedTuple):
@@ -81,11 +82,8 @@ def common(text: str) -> Common:
 
 def ecc(text: str) -> Mapping[int, Ecc]:
     """Read ``-t ecc``: errors by chip; a chip of which no count was read is left out."""
-    return {
-        _chip(block): Ecc(_sum(block, _CORRECTED), _sum(block, _UNCORRECTED))
-        for block in blocks(text)
-        if any(_COUNT.fullmatch(block.get(key, "")) for key in (*_CORRECTED, *_UNCORRECTED))
-    }
+    counts = {_chip(block): Ecc(_sum(block, _CORRECTED), _sum(block, _UNCORRECTED)) for block in blocks(text)}
+    return {chip: counted for chip, counted in counts.items() if counted != (None, None)}
 
 
 def fault(text: str) -> Fault | None:
@@ -106,8 +104,10 @@ def _chip(block: Block) -> int:
     return int(word) if _COUNT.fullmatch(word) else 0
 
 
-def _sum(block: Block, keys: Iterable[str]) -> int:
-    return sum(int(block[key]) for key in keys if _COUNT.fullmatch(block.get(key, "")))
+def _sum(block: Block, keys: Iterable[str]) -> int | None:
+    counts = [int(block[key]) for key in keys if _COUNT.fullmatch(block.get(key, ""))]
+    known = [count for count in counts if count != _NOT_AVAILABLE]
+    return sum(known) if known else None
 
 
 def _first_number(block: Block, keys: Iterable[str]) -> float | None:

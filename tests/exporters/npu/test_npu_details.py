@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from k3observe.drill.devices import npu_smi
 from k3observe.exporters.npu import dcmi
-from k3observe.exporters.npu.details import Common, Ecc, blocks, common, ecc, fault
+from k3observe.exporters.npu.details import Common, Ecc, Fault, blocks, common, ecc, fault
 
 
 @pytest.fixture
@@ -75,6 +75,18 @@ def test_both_chips_of_an_npu_are_told_apart() -> None:
     text = npu_smi.details(state, "common", 0, None) or ""
     assert common(text).blind_chips == {1}
     assert common(text.replace("Aicore Usage Rate(%)", "AI Core Usage (%)")).blind_chips == {1}
+
+
+@pytest.mark.parametrize(("word", "count"), [("5", 5), ("NA", None), ("-1", None), ("4294967295", None)])
+def test_a_count_of_errors_that_was_not_read_is_not_0(word: str, count: int | None) -> None:
+    assert ecc(f"HBM Single Bit Error Count : {word}\nHBM Double Bit Error Count : 7\nChip ID : 1\n") == {
+        1: Ecc(count, 7)}
+
+
+@pytest.mark.parametrize("written", ["0x80E01801, 0x80CD8008", "80E01801 80CD8008", "0x80e01801/0x80CD8008"])
+def test_error_codes_are_found_however_they_are_written(written: str) -> None:
+    found = fault(f"Health Status : Alarm\nError Code : {written}\nError Information : HBM\n")
+    assert found == Fault(("0x80E01801", "0x80CD8008"), "HBM")
 
 
 @given(st.text(max_size=500))
