@@ -308,6 +308,9 @@ class Judge:
             elif name == "k3_kv_cache_hits_total":
                 queries = sum(v for (n, _), v in samples.items() if n == "k3_kv_cache_queries_total")
                 self._say(abs(value - 0.9 * queries) <= 0.001 * queries + 1, f"{value} hits of {queries} queries")
+            elif name == "k3_expert_balance_ratio" and known["scope"] == "expert":
+                ranks = next(v for (n, other), v in samples.items() if n == name and ("scope", "rank") in other)
+                self._say(0 < value <= ranks, f"balance of experts {value}, of their ranks {ranks}")
             elif name == "k3_expert_balance_ratio" and known["formula"] == "mean_of_layers":
                 factors = self._truth.between("factor", now - WINDOW - 8, now)
                 self._say(1 / max(factors) - 0.03 <= value <= 1.0, f"balance {value} with factors {set(factors)}")
