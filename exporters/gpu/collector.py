@@ -150,8 +150,13 @@ class GpuCollector:
             index = len(self._lanes) - 1
             lane = Lane(f"gpu-{index}", partial(self._ask_card, index), partial(self._card_failed, index, DEADLINE),
                         self._interval, self._timeout, self._gate)
+            try:
+                lane.start()
+            except RuntimeError as error:  # out of threads: tried again with the next listing
+                self._status.failed("internal", down=False)
+                self._log.error("cannot read GPU %d: %s", index, error)
+                return
             self._lanes.append(lane)
-            lane.start()
 
     def _driver_failed(self, error: str) -> None:
         self._status.failed(error)

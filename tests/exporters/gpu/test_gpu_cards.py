@@ -220,3 +220,35 @@ def test_values_that_cannot_be_true_are_no_values(machine: Machine) -> None:
         assert scrape.card(card, name) is None
         assert scrape.card(card, "read_success") == 0
         assert scrape.card(card, "read_errors_total", error="other") >= 1  # type: ignore[operator]
+
+
+def test_a_card_that_gets_no_thread_is_tried_again_with_the_next_listing(machine: Machine) -> None:
+    script = (
+        "import threading\n"
+        "start, refused = threading.Thread.start, []\n"
+        "def refusing(thread):\n"
+        "    if thread.name == 'gpu-2' and len(refused) < 2:\n"
+        "        refused.append(thread)\n"
+        "        raise RuntimeError('cannot start new thread')\n"
+        "    start(thread)\n"
+        "threading.Thread.start = refusing\n"
+        "from k3observe.exporters.main import main\n"
+        "main()\n")
+    exporter = machine.run(script=script)
+    scrape = exporter.scrape_when(_settled)
+    assert scrape.value("k3_source_errors_total", reason="internal") == 2
+    assert "Traceback" not in exporter.log()
+
+
+def test_partitions_that_come_and_go_under_the_exporter_are_followed(machine: Machine) -> None:
+    exporter = machine.run()
+    assert exporter.scrape_when(_settled).card(0, "memory_total_bytes") == 150754820096
+    machine.set({"gpu.0.mig": 1, "gpu.0.mig.instances": "0 2"})
+    scrape = exporter.scrape_when(lambda s: s.rows("k3_accelerator_memory_total_bytes", device="0/2"))
+    assert scrape.rows("k3_accelerator_memory_total_bytes", device="0") == []
+    machine.set({"gpu.0.mig.instances": "2"})
+    exporter.scrape_when(lambda s: not s.rows("k3_accelerator_read_success", device="0/0"))
+    machine.set({"gpu.0.mig": None, "gpu.0.mig.instances": None})
+    scrape = exporter.scrape_when(lambda s: s.rows("k3_accelerator_memory_total_bytes", device="0"))
+    assert scrape.rows("k3_accelerator_read_success", device="0/2") == []
+    assert sum(value for _, value in scrape.rows("k3_accelerator_read_errors_total")) == 0
