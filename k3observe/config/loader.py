@@ -57,8 +57,10 @@ def loads(text: str, name: str = "k3observe.yaml") -> Loaded:
     """Validate the text of a configuration; raises ConfigError with every problem found."""
     source = load_yaml(text, name)
     if not isinstance(source.data, dict):
+        wide = isinstance(source.data, str) and "：" in source.data
+        fix = "write ': ' in place of the full-width ：" if wide else "run `k3observe init` to write one"
         raise ConfigError([Problem("is no configuration: a mapping with version, stack and services is needed",
-                                   file=name, line=1, fix="run `k3observe init` to write one")])  # fmt: skip
+                                   file=name, line=1, fix=fix)])  # fmt: skip
     try:
         return Loaded(Config.model_validate(source.data), source)
     except ValidationError as error:

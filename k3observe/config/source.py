@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from k3observe.config import yaml_errors
 from k3observe.config.errors import ConfigError, Path, Problem
 
 MAX_BYTES = 1 << 20
@@ -61,7 +62,8 @@ def read_bounded(path: FilePath) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Problem("is not UTF-8", file=name, line=line, fix="save it as UTF-8")]) from None
+        raise ConfigError([Problem("is not UTF-8", file=name, line=line,
+                                   fix=yaml_errors.encoding(raw))]) from None  # fmt: skip
 
 
 def load_yaml(text: str, name: str) -> Located:
@@ -97,11 +99,9 @@ def _parsing(text: str, name: str) -> Iterator[Any]:
         loader = _Loader(text)
         yield loader
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = Problem(str(error.problem or error.context), file=name, line=mark.line + 1 if mark else 1)
-        raise ConfigError([problem]) from None
+        raise ConfigError([yaml_errors.syntax(error, text, name)]) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError([Problem(f"is no YAML: {error}".split("\n")[0], file=name)]) from None
+        raise ConfigError([yaml_errors.unreadable(error, text, name)]) from None
     except RecursionError:
         raise ConfigError([Problem("is nested too deeply", file=name)]) from None
     finally:
@@ -171,9 +171,14 @@ class _Reader:
                 for part in value if isinstance(value, list) else [value]:
                     merged = (part if isinstance(part, dict) else {}) | merged
                 continue
+            if key_node.tag == _MERGE:
+                self.problems.append(Problem("merge keys are not accepted", path, "<<", file=self.name, line=line,
+                                             fix="write the fields out"))  # fmt: skip
+                continue
             key = self.scalar(key_node, path) if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str) or key_node.tag == _MERGE:
-                self.problems.append(Problem("keys are plain strings", path, key, file=self.name, line=line))
+            if not isinstance(key, str):
+                fix = "put it in quotes" if key is not None else "put a template's {{ ... }} in quotes"
+                self.problems.append(Problem("keys are plain strings", path, key, file=self.name, line=line, fix=fix))
                 continue
             if key in mapping:
                 self.problems.append(

@@ -161,7 +161,40 @@ REFUSALS = {
     "an anchor": (
         SMALLEST + "external_labels: &a {x: b}\nidentity_labels: *a\n",
         "k3.yaml:7: identity_labels: anchors and aliases are not accepted: write the value out"),
-    "bad syntax": (SMALLEST + "alerts: {\n", "k3.yaml:8: did not find expected node content"),
+    "bad syntax": (
+        SMALLEST + "alerts: {\n",
+        "k3.yaml:8: did not find expected node content: close the bracket with } or ], and quote a value that holds "
+        "one of ,[]{}"),
+    "a tab": (SMALLEST + "alerts:\n\tA: {}\n",
+              "k3.yaml:8: is indented by a tab, which YAML does not take: use spaces"),
+    "an open quote": (instead("stack: kimi-k3", 'stack: "kimi-k3'),
+                      "k3.yaml:2: opens a quote that is not closed on its line: add the closing quote"),
+    "a value that YAML keeps to itself": (instead("stack: kimi-k3", "stack: @x"),
+                                          "k3.yaml:2: has a value that starts with @: put it in quotes"),
+    "a colon within a value": (
+        instead("stack: kimi-k3", "stack: k3: x"),
+        "k3.yaml:2: mapping values are not allowed in this context: check the indentation, and quote a value that "
+        "holds ': '"),
+    "a line that is not aligned": (
+        instead("    engine:", "   engine:"),
+        "k3.yaml:5: did not find expected '-' indicator: indent it like the lines that it belongs to"),
+    "a key without a space": (instead("stack: kimi-k3", "stack:k3"),
+                              "k3.yaml:3: could not find expected ':': write a space after the colon of every key"),
+    "a control character": (instead("stack: kimi-k3", "stack: k\x07"),
+                            "k3.yaml:2: holds the character U+0007: remove it"),
+    "a merge key": (with_service("<<: {role: decode}"),
+                    "k3.yaml:6: services[0]: merge keys are not accepted: '<<': write the fields out"),
+    "a template": (instead("stack: kimi-k3", "stack: {{ stack }}"),
+                   "k3.yaml:2: stack: keys are plain strings: put a template's {{ ... }} in quotes"),
+    "two documents": (SMALLEST + "---\n" + SMALLEST,
+                      "k3.yaml:7: but found another document: keep one document: remove the line --- or ..."),
+    "full-width colons": (
+        "version：1\nstack：s\n",
+        "k3.yaml:1: is no configuration: a mapping with version, stack and services is needed: "
+        "write ': ' in place of the full-width ："),
+    "a list at the top": (
+        "- a\n", "k3.yaml:1: is no configuration: a mapping with version, stack and services is needed: "
+                 "run `k3observe init` to write one"),
     "a text that does not fit its tag": (
         SMALLEST + "alerts: !!bool 2\n", "k3.yaml:7: alerts: does not fit its YAML type: '2'"),
     "nothing": (
@@ -227,6 +260,20 @@ def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> Non
     file.write_bytes(b"version: 1\nstack: \xb0\xa1\n")
     with pytest.raises(ConfigError, match=r"k3.yaml:2: is not UTF-8: save it as UTF-8"):
         load(file)
+
+
+@pytest.mark.parametrize("encoding", ["GBK", "UTF-16"])
+def test_a_file_in_another_encoding_is_told_how_to_be_converted(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "k3.yaml"
+    file.write_bytes(f"# 注释\n{SMALLEST}".encode(encoding))
+    with pytest.raises(ConfigError, match=rf"k3.yaml:1: is not UTF-8: .*iconv -f {encoding} -t UTF-8"):
+        load(file)
+
+
+def test_a_byte_order_mark_and_crlf_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "k3.yaml"
+    file.write_bytes(b"\xef\xbb\xbf" + SMALLEST.replace("\n", "\r\n").encode())
+    assert load(file).config.stack == "kimi-k3"
 
 
 def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
