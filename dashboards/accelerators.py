@@ -95,7 +95,7 @@ _MEMORY = Row(title=Text("Memory", "显存"), height=9, panels=(
                "已用加保留显存占总量之比。虚线高于引擎预留值：超过它就是计划外的占用。"),
           Query(_each("k3:accelerator_memory_usage:ratio{I}"), _OF_DEVICE),
           unit="percentunit", needs=("accelerator_memory_usage",), limits=MEMORY, alerts=("AcceleratorMemoryHigh",),
-          high=1, many=True, idle=_NONE_READ),
+          low=0, high=1, many=True, idle=_NONE_READ),
     graph("acc-memory-growth", Text("Growth over the last hour", "近 1 小时显存增长"),
           Text("Memory used now less the minimum of the hour. Engines allocate at the start: steady growth is a leak.",
                "当前用量减去 1 小时内最小值。引擎启动时即完成分配，持续增长说明有泄漏。"),

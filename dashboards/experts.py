@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k3observe.catalogue.model import Text
-from k3observe.dashboards.model import BLUE, ORANGE, PURPLE, RED, Board, Limit, Panel, Query, Row, graph, tile
+from k3observe.dashboards.model import BLUE, GREEN, ORANGE, PURPLE, RED, Board, Limit, Panel, Query, Row, graph, tile
 
 _RATE = "[$__rate_interval]"
 _ALL = '{S,scope="rank",phase="all"}'
@@ -11,21 +11,45 @@ _BALANCE = f"min by (service) (k3:expert_balance:ratio{_ALL})"
 _WORST = f"min by (service) (k3:expert_balance_worst:ratio{_ALL})"
 _VARIANCE = f"max by (service) (k3:expert_load_variance:ratio{_ALL})"
 _VARIANCE_WORST = f"max by (service) (k3:expert_load_variance_worst:ratio{_ALL})"
-_LOAD = "max by (service, rank) (k3:expert_rank_load:ratio{S})"
+# of the sidecars themselves: each instance of a service has ranks of its own, and the recorded series keep the worst
+_LOAD = "max by (service, instance, rank) (k3_expert_rank_load_ratio{S})"
 _HOT = "{limit ExpertRankOverloaded 1.5}"
 _OUTPUT = f"sum by (service) (rate(k3:generated_tokens:total{{S}}{_RATE}))"
-# the devices of the ranks: a rank has one on each instance of the service
-_DEVICE = 'max by (service, rank, uuid) (k3:expert_rank_device:info{S,uuid!=""})'
-_PLACE = f"group by (service, instance, device, uuid) (k3:accelerator_memory_used:bytes{{S}}) * on (service, uuid)" \
-         f" group_left (rank) {_DEVICE}"
-_CHANGE = (
-    f"({_BALANCE} - {_BALANCE.replace(_ALL, _ALL + ' offset 10m')})"
-    " and on (service) sum by (service) (increase(k3:expert_rebalances:total{S}[10m])) > 0"
-)
+# The devices of the ranks: by UUID wherever they are, or by number on the node whose sidecar names them. A rank has one
+# on each instance of the service.
+_PLACE = "group by (service, instance, device, uuid) (k3:accelerator_memory_used:bytes{S})"
+_ANYWHERE = 'max by (service, instance, rank, uuid) (k3_expert_rank_info{S,uuid!=""})'
+_HERE = 'max by (service, instance, rank, device) (k3_expert_rank_info{S,uuid=""})'
+
+
+def _placed(anywhere: str, here: str) -> str:
+    """Values of ranks as values of their devices."""
+    return (
+        f"({_PLACE} * on (service, uuid) group_left (rank) max by (service, rank, uuid) ({anywhere})"
+        f" or {_PLACE} * on (service, instance, device) group_left (rank) {here})"
+    )
+
+
+_RANK_PLACE = _placed('k3:expert_rank_device:info{S,uuid!=""}', _HERE)
+_LOADED = " * on (service, instance, rank) group_left () " + _LOAD
+_DEVICE_LOAD = _placed(_ANYWHERE + _LOADED, f"({_HERE}{_LOADED})")
+# After a rearrangement the sidecar's window (5m) holds old and new passes, which an evaluation every 15s is done with
+# in 20; the last of the steps in which it counts as recent compares nothing but new with nothing but old.
+_SETTLED, _STEP = "{24 evaluations}", "{4 evaluations}"
+_SHOWN = f"[$__range:{_STEP}]"
+_OWN = 'min by (service, instance) (k3_expert_balance_ratio{S,scope="rank",phase="all"})'
+_BEFORE = _OWN.replace("})", "} offset " + _SETTLED + ")")
+_RECENT = (" and on (service, instance) (sum by (service, instance) "
+           f"(increase(k3_expert_rebalances_total{{S}}[{_SETTLED}])) > 0)")  # fmt: skip
+_GAIN = f"last_over_time((({_OWN} - {_BEFORE}){_RECENT}){_SHOWN})"
+_SINCE = 'time() - min(ALERTS_FOR_STATE{S,alertname=~"ExpertBalanceLow|ExpertLoadVarianceHigh|ExpertRankOverloaded"})'
 
 BALANCE = (Limit("ExpertBalanceLow"), Limit("ExpertBalanceLow", "worst", colour=RED))
 VARIANCE = (Limit("ExpertLoadVarianceHigh"), Limit("ExpertLoadVarianceHigh", "worst", colour=RED))
 OVERLOADED = (Limit("ExpertRankOverloaded"),)
+TIMES = "suffix:×"
+_YES_NO = {0: (Text("no", "否"), "text"), 1: (Text("yes", "是"), RED)}
+_PLACES = {"instance": Text("Node", "节点"), "service": Text("Service", "服务")}
 _NO_TOKENS = Text("No tokens in the window", "统计窗口内没有 token")
 _NO_LAYERS = Text("The sidecar exports layers with --experts.layers", "sidecar 需加上 --experts.layers 才导出各层数据")
 _NO_TOP = Text("The sidecar exports experts with --experts.top 10, where its source counts each expert",
@@ -34,14 +58,19 @@ _NO_DEVICE = Text("The source does not say which device a rank runs on: --expert
                   "数据源未说明 rank 所在的卡，可用 --experts.rank-device 指定")  # fmt: skip
 
 
+def _ordered(value: str, label: str) -> str:
+    """Rows whose names are sorted as text stand in the order of their numbers."""
+    return f'label_replace({value}, "{label}", "0$1", "{label}", "([0-9])")'
+
+
 def _by_rank(value: str) -> str:
-    """The highest value of the devices that a rank runs on."""
-    return f"max by (service, rank) ({_DEVICE} * on (service, uuid) group_left () max by (service, uuid) ({value}))"
+    """The highest value of the devices that a rank of a node runs on."""
+    return f"max by (service, instance, rank) ({_RANK_PLACE} * on (service, uuid) group_left () {_each(value)})"
 
 
-def _by_place(value: str, on: str = "service, uuid") -> str:
-    """A value by rank and device."""
-    return f"max by (service, rank, instance, device) ({_PLACE} * on ({on}) group_left () {value})"
+def _by_place(value: str) -> str:
+    """A value of devices by rank and device."""
+    return f"max by (service, rank, instance, device) ({_RANK_PLACE} * on (service, uuid) group_left () {value})"
 
 
 def _each(value: str) -> str:
@@ -50,6 +79,7 @@ def _each(value: str) -> str:
 
 _POWER = "k3:accelerator_power:watts{S} / (k3:accelerator_power_limit:watts{S} > 0)"
 _UTILIZATION = "k3:accelerator_utilization:ratio{S}"
+_THROTTLED = "k3:accelerator_throttled:bool{S}"
 
 _TILES = Row(height=5, panels=(
     Panel("ex-balance", "gauge", Text("Balance", "均衡度"),
@@ -75,20 +105,33 @@ _TILES = Row(height=5, panels=(
               "1 - 均衡度：专家层时间里其他 rank 等待最忙 rank 的占比。"),
          f"max(1 - {_BALANCE})", unit="percentunit", needs=("expert_balance",), low=0, high=1, decimals=1,
          idle=_NO_TOKENS),
-    tile("ex-hot", Text("Overloaded ranks", "过载 rank 数"),
-         Text("Ranks whose load is above the line of ExpertRankOverloaded.",
-              "负载超过 ExpertRankOverloaded 阈值的 rank 数。"),
-         f"count({_LOAD} > {_HOT}) or 0 * count({_LOAD})", needs=("expert_rank_load",), limits=(Limit(value=1),), low=0,
-         idle=_NO_TOKENS),
-    tile("ex-rebalances", Text("Rebalances in 1 h", "1 小时重排次数"),
-         Text("Rearrangements of experts in the last hour. Each moves weights and stalls requests for a moment.",
-              "最近 1 小时的专家重排次数。每次重排都要搬移权重，会短暂卡住请求。"),
-         "sum(increase(k3:expert_rebalances:total{S}[1h]))", needs=("expert_rebalances",), decimals=0, low=0,
-         idle=Text("None seen", "未见重排")),
-    tile("ex-ranks", Text("Ranks seen", "可见 rank 数"),
-         Text("Ranks whose counts are in the window. Fewer than the group has: a source is missing, see Monitoring.",
-              "统计窗口内有数据的 rank 数。少于组内总数说明有数据源缺失，见“监控自身”。"),
-         "sum(k3:expert_ranks_seen:count{S})", needs=("expert_ranks_seen",), idle=_NO_TOKENS),
+    tile("ex-hot", Text("Hottest rank", "最热 rank"),
+         Text("The rank with the most load, over the mean of all ranks. The heat map shows on which node, and since "
+              "when.",
+              "负载最高的 rank，数值为其负载与均值之比。所在节点与开始时间见热力图。"),
+         "topk(1, max by (service, rank) (k3:expert_rank_load:ratio{S}))", legend="{{service}} rank {{rank}}",
+         unit=TIMES, needs=("expert_rank_load",), limits=OVERLOADED, low=0, decimals=2, named=True, idle=_NO_TOKENS),
+    tile("ex-since", Text("Uneven for", "不均衡已持续"),
+         Text("Time since the first of the expert alerts that are pending or firing became true.",
+              "当前待触发或触发中的专家告警里，最早一条的条件成立至今的时间。"),
+         _SINCE, unit="s", needs=("expert_balance",), low=0, limits=(Limit(value=0),),
+         idle=Text("Even: no expert alert is pending", "均衡：没有待触发的专家告警")),
+    tile("ex-cause", Text("Routing or the device?", "路由问题还是硬件问题？"),
+         Text("Routing: a rank is overloaded and no device of a rank is throttled. Device: one is throttled, so that "
+              "its rank is late whatever its load is. The table of ranks and devices below shows which.",
+              "路由：有 rank 过载，且各 rank 所在卡均未降频。硬件：有卡降频，无论负载高低其 rank 都会变慢。见下方"
+              "“rank 与所在卡”。"),
+         f"(sum({_LOAD} > bool {_HOT}) > bool 0) + 2 * (max({_by_rank(_THROTTLED)}) > bool 0)",
+         needs=("expert_rank_load", "expert_rank_device", "accelerator_throttled"), idle=_NO_DEVICE,
+         states={0: (Text("neither", "均无"), GREEN), 1: (Text("routing", "路由"), ORANGE),
+                 2: (Text("device", "硬件"), RED), 3: (Text("both", "两者都有"), RED)}),
+    tile("ex-gained", Text("Gained by the last rebalance", "上次重排的收益"),
+         Text("Balance when the last rearrangement in the time shown had settled, less the balance before it: above "
+              "zero it helped. Of several services or instances the least.",
+              "所选时间内最近一次重排生效后的均衡度减去重排前：大于 0 说明有效。有多个服务或实例时取最小值。"),
+         f"min({_GAIN})", unit="percentunit", needs=("expert_balance", "expert_rebalances"),
+         limits=(Limit(value=0, colour=RED),), good="high", decimals=1,
+         idle=Text("No rebalance in the time shown", "所选时间内没有重排")),
 ))  # fmt: skip
 
 _WHICH = Row(title=Text("Which rank, and since when", "哪个 rank，从何时开始"), height=10, panels=(
@@ -96,12 +139,13 @@ _WHICH = Row(title=Text("Which rank, and since when", "哪个 rank，从何时�
           Text("Load over the mean of all ranks: a bright line is a hot rank, and where it starts is since when. "
                "Routing that moved shows as a line that jumps to another rank.",
                "负载与各 rank 均值之比：亮线即热点 rank，其起点就是开始时间。亮线跳到别的 rank 说明路由发生了变化。"),
-          (Query(_LOAD, "{{service}} {{rank}}"),), unit="short", needs=("expert_rank_load",), low=0, high=3, decimals=2,
+          (Query(_ordered(_LOAD, "rank"), "{{service}} {{sidecar}} {{rank}}"),), unit=TIMES,
+          needs=("expert_rank_load",), low=0, high=3, decimals=2,
           alerts=("ExpertRankOverloaded",), idle=_NO_TOKENS, width=3),
     Panel("ex-rank-bars", "bargauge", Text("Hottest ranks now", "当前最热 rank"),
           Text("Load over the mean. Even routing is 1 everywhere.", "负载与均值之比。完全均衡时全为 1。"),
-          (Query(f"topk(12, {_LOAD})", "{{service}} rank {{rank}}"),), needs=("expert_rank_load",), low=0, high=3,
-          decimals=2, limits=OVERLOADED, idle=_NO_TOKENS, width=1),
+          (Query(f"topk(12, {_LOAD})", "{{service}} {{sidecar}} rank {{rank}}"),), unit=TIMES,
+          needs=("expert_rank_load",), low=0, high=3, decimals=2, limits=OVERLOADED, idle=_NO_TOKENS, width=1),
 ))  # fmt: skip
 
 _MUCH = Row(height=8, panels=(
@@ -138,21 +182,23 @@ _WHERE = Row(title=Text("In which layer", "在哪一层"), height=10, panels=(
           Text("Dark lines are uneven layers. One dark layer: a popular expert there. All dark: a hot rank in every "
                "layer, mostly a matter of the placement.",
                "暗线即不均衡的层。只有一层暗：该层有热门专家；全部变暗：某个 rank 在每层都热，多为专家放置问题。"),
-          (Query("min by (service, layer) (k3_expert_layer_balance_ratio{S})", "{{service}} {{layer}}"),),
-          unit="percentunit", needs=("expert_rank_load",), low=0, high=1, idle=_NO_LAYERS, width=3),
+          (Query(_ordered("min by (service, layer) (k3_expert_layer_balance_ratio{S})", "layer"),
+                 "{{service}} {{layer}}"),),
+          unit="percentunit", needs=("expert_rank_load",), low=0, high=1, idle=_NO_LAYERS, width=5),
     Panel("ex-layers", "table", Text("Least even layers", "最不均衡的层"),
           Text("The ten least even layers now.", "当前最不均衡的 10 层。"),
-          (Query("bottomk(10, min by (service, layer) (k3_expert_layer_balance_ratio{S}))", unit="percentunit",
-                 column=Text("Balance", "均衡度"), limits=BALANCE, good="high", order="ascending"),),
-          needs=("expert_rank_load",), columns={"service": Text("Service", "服务"), "layer": Text("Layer", "层")},
-          idle=_NO_LAYERS, width=1),
+          (Query("bottomk(10, min by (service, instance, layer) (k3_expert_layer_balance_ratio{S}))",
+                 unit="percentunit", column=Text("Balance", "均衡度"), limits=BALANCE, good="high",
+                 order="ascending"),),
+          needs=("expert_rank_load",), columns={"layer": Text("Layer", "层"), **_PLACES}, idle=_NO_LAYERS, width=3),
     Panel("ex-experts", "table", Text("Hottest experts", "最热专家"),
-          Text("Load over the mean of their layer. Redundant copies of these experts bring most.",
-               "负载与该层均值之比。给这些专家加冗余副本收益最大。"),
-          (Query("topk(10, max by (service, layer, expert) (k3_expert_hottest_load_ratio{S}))",
+          Text("Load over the mean of their layer, by the model's own numbers. Redundant copies of these experts bring "
+               "most.",
+               "负载与该层均值之比，编号为模型自身的专家编号。给这些专家加冗余副本收益最大。"),
+          (Query("topk(10, max by (service, instance, layer, expert) (k3_expert_hottest_load_ratio{S}))",
                  column=Text("Load", "负载"), order="descending"),),
-          needs=("expert_rank_load",), columns={"layer": Text("Layer", "层"), "expert": Text("Expert", "专家")},
-          idle=_NO_TOP, width=1),
+          unit=TIMES, needs=("expert_rank_load",), decimals=1,
+          columns={"layer": Text("Layer", "层"), "expert": Text("Expert", "专家"), **_PLACES}, idle=_NO_TOP, width=3),
 ))  # fmt: skip
 
 _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题"), height=9, panels=(
@@ -161,20 +207,20 @@ _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题")
                "little wait for it. A rank with a normal load that is slow draws little itself: look at its device.",
                "功耗与上限之比。热点 rank 功耗高于其他卡说明它在计算：是路由问题；其他卡功耗低是在等它。负载正常却慢的"
                " rank 自身功耗低：检查它的卡。"),
-          (Query(_by_rank(_POWER), "{{service}} {{rank}}"),), unit="percentunit",
+          (Query(_ordered(_by_rank(_POWER), "rank"), "{{service}} {{sidecar}} {{rank}}"),), unit="percentunit",
           needs=("expert_rank_device", "accelerator_power", "accelerator_power_limit"), low=0, high=1, idle=_NO_DEVICE),
     Panel("ex-utilization-heat", "heatmap", Text("Utilisation of each rank's device", "各 rank 所在卡利用率"),
           Text("Share of time in which a kernel ran. Waiting in a collective counts as running: read it with the "
                "power.",
                "有算子运行的时间占比。集合通信中的等待也算运行，需与功耗对照。"),
-          (Query(_by_rank(_UTILIZATION), "{{service}} {{rank}}"),), unit="percentunit",
+          (Query(_ordered(_by_rank(_UTILIZATION), "rank"), "{{service}} {{sidecar}} {{rank}}"),), unit="percentunit",
           needs=("expert_rank_device", "accelerator_utilization"), low=0, high=1, idle=_NO_DEVICE),
     Panel("ex-ranks-table", "table", Text("Ranks and their devices", "rank 与所在卡"),
           Text("Hottest first. A throttled or hot device on the slow rank: the hardware. All devices alike: routing.",
                "按负载从高到低。慢 rank 的卡降频或过热：硬件问题；各卡状态一致：路由问题。"),
           (
-              Query(_by_place(_LOAD, "service, rank"), column=Text("Load", "负载"),
-                    limits=OVERLOADED, order="descending"),
+              Query(f"max by (service, rank, instance, device) ({_DEVICE_LOAD})", unit=TIMES,
+                    column=Text("Load", "负载"), decimals=2, limits=OVERLOADED, order="descending"),
               Query(_by_place(_each(_POWER)), unit="percentunit", needs=("accelerator_power",
                                                                          "accelerator_power_limit"),
                     column=Text("Power", "功耗")),
@@ -183,8 +229,8 @@ _WHY = Row(title=Text("Routing or the device", "路由问题还是硬件问题")
               Query(_by_place(_each("k3:accelerator_temperature:celsius{S}")), unit="celsius",
                     needs=("accelerator_temperature",), column=Text("Temperature", "温度"),
                     limits=(Limit("AcceleratorHot"),)),
-              Query(_by_place(_each("k3:accelerator_throttled:bool{S}")), needs=("accelerator_throttled",),
-                    column=Text("Throttled", "降频"), unit="none",
+              Query(_by_place(_each(_THROTTLED)), needs=("accelerator_throttled",),
+                    column=Text("Throttled", "降频"), unit="none", states=_YES_NO,
                     limits=(Limit(value=1, colour=RED),)),
           ),
           needs=("expert_rank_device", "expert_rank_load", "accelerator_memory_used"),
@@ -216,34 +262,44 @@ _SKEW = Row(title=Text("Data-parallel engines", "数据并行引擎"), height=8,
           Text("Tokens of data-parallel attention that were scheduled, and those lost waiting (imbalance).",
                "数据并行注意力已调度的 token，与因等待损失的 token（imbalance）。"),
           Query(f"sum by (kind) (rate(k3:attention_tokens:total{{I}}{_RATE}))", "{{kind}}"),
-          unit="count:tok/s", needs=("attention_tokens",), low=0),
+          unit="count:tok/s", needs=("expert_balance", "attention_tokens"), low=0),
 ))  # fmt: skip
 
 _REBALANCES = Row(title=Text("Rebalances", "重排"), height=8, panels=(
-    graph("ex-rebalance-rate", Text("Rebalances per hour", "每小时重排次数"),
+    graph("ex-rebalances", Text("Rebalances per hour", "每小时重排次数"),
           Text("Too few: the placement is that of yesterday's traffic. Too many: weights move all the time.",
                "过少：专家放置跟不上流量变化；过多：一直在搬移权重。"),
           Query("sum by (service) (increase(k3:expert_rebalances:total{S}[1h]))", "{{service}}"),
           needs=("expert_rebalances",), low=0, idle=Text("None seen", "未见重排")),
-    graph("ex-rebalance-cost", Text("Duration of the last rebalance", "最近一次重排耗时"),
-          Text("How long the last rearrangement took, where the source tells it. Synchronous ones stop the engine for "
-               "it.",
-               "最近一次重排的耗时（数据源提供时）。同步重排期间引擎停顿。"),
-          Query("max by (service) (k3_expert_rebalance_seconds{S})", "{{service}}"),
-          unit="s", needs=("expert_rebalances",), low=0, idle=Text("The source does not tell it", "数据源未提供")),
-    graph("ex-rebalance-gain", Text("Balance gained by rebalances", "重排带来的均衡度变化"),
-          Text("Balance now less that of ten minutes ago, shown for the ten minutes after a rebalance: above zero it "
-               "helped.",
-               "重排后 10 分钟内，当前均衡度减去 10 分钟前的值：大于 0 说明有效。"),
-          Query(_CHANGE, "{{service}}"), unit="percentunit", needs=("expert_balance", "expert_rebalances"),
-          idle=Text("No rebalance in this time, or less than ten minutes of data before it",
-                    "该时段内没有重排，或之前的数据不足 10 分钟")),
+    Panel("ex-rebalance-table", "table", Text("Did the last rebalance help?", "上次重排是否有效？"),
+          Text("The last rearrangement of each instance in the time shown: the balance before it, and after it had "
+               "settled. Synchronous ones stop the engine while they take place.",
+               "所选时间内各实例最近一次重排：重排前与生效后的均衡度。同步重排期间引擎停顿。"),
+          (
+              Query(f"time() - max_over_time((0 * sum by (service, instance) "
+                    f"(increase(k3_expert_rebalances_total{{S}}[{_STEP}]) > 0) + time()){_SHOWN})", unit="s",
+                    column=Text("Ago", "距今"), order="ascending"),
+              Query(f"last_over_time(({_BEFORE}{_RECENT}){_SHOWN})", column=Text("Before", "重排前")),
+              Query(f"last_over_time(({_OWN}{_RECENT}){_SHOWN})", column=Text("After", "重排后"), limits=BALANCE[:1],
+                    good="high"),
+              Query(_GAIN, column=Text("Gained", "收益"), limits=(Limit(value=0, colour=RED),), good="high"),
+              Query("max by (service, instance) (k3_expert_rebalance_seconds{S}) and on (service, instance) "
+                    "(sum by (service, instance) (increase(k3_expert_rebalances_total{S}[$__range])) > 0)",
+                    unit="s", column=Text("Took", "耗时"), decimals=1),
+          ),
+          unit="percentunit", decimals=1, needs=("expert_balance", "expert_rebalances"), columns=_PLACES,
+          idle=Text("No rebalance in the time shown", "所选时间内没有重排"), width=2),
     graph("ex-tokens", Text("Tokens in the window", "窗口内 token 数"),
           Text("Token assignments per layer in the window. With few tokens even a perfect router looks uneven.",
                "统计窗口内每层的 token 分配数。token 太少时即使路由完美也显得不均衡。"),
           Query("max by (service, phase) (k3:expert_window_tokens:count{S})", "{{service}} {{phase}}"),
           needs=("expert_window_tokens",), low=0, alerts=("ExpertSourceStale",), idle=_NO_TOKENS,
           colours={"all": PURPLE}),
+    graph("ex-ranks", Text("Ranks seen", "可见 rank 数"),
+          Text("Ranks whose counts are in the window. Fewer than the group has: a source is missing, see Monitoring.",
+               "统计窗口内有数据的 rank 数。少于组内总数说明有数据源缺失，见“监控自身”。"),
+          Query("max by (service) (k3:expert_ranks_seen:count{S})", "{{service}}"), needs=("expert_ranks_seen",),
+          low=0, decimals=0, idle=_NO_TOKENS),
 ))  # fmt: skip
 
 BOARD = Board(

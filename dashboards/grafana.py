@@ -13,9 +13,9 @@ from typing import Any
 from grafanalib import core
 
 from k3observe.catalogue.model import Text
-from k3observe.dashboards.model import BLUE, DATASOURCE_UID, RED, Board, panel_id
+from k3observe.dashboards.model import BLUE, DATASOURCE_UID, EVERY_SERVICE, RED, Board, panel_id
 from k3observe.dashboards.panels import SOURCE, given, panel_json
-from k3observe.dashboards.scope import Scope, widths
+from k3observe.dashboards.scope import Scope, interval, widths
 from k3observe.plan import Plan
 from k3observe.render.alerts import dashboard_uid
 
@@ -54,7 +54,8 @@ def _annotations(plan: Plan, scope: Scope) -> Iterator[dict[str, Any]]:
     def annotation(name: Text, expr: str, colour: str, title: str, text: str) -> dict[str, Any]:
         return {
             "name": scope.text(name), "datasource": SOURCE, "enable": True, "hide": False, "iconColor": colour,
-            "target": {"refId": "Anno", "expr": scope.expr(expr), "interval": "", "range": True},
+            "target": {"refId": "Anno", "expr": scope.expr(expr), "interval": str(interval(plan.config)),
+                       "range": True},
             "titleFormat": title, "textFormat": text,
         }  # fmt: skip
 
@@ -77,9 +78,11 @@ def _variables(plan: Plan, scope: Scope) -> Iterator[dict[str, Any]]:
     for label in plan.config.identity_labels:
         yield _variable(label, label, f"label_values(k3:engine_up:bool{{{chosen}}}, {label})", ".*")
         chosen += f',{label}=~"${label}"'
+    # all services are any where the page shows any, else those that have what it is about
+    every = scope.board.services == EVERY_SERVICE and not scope.board.single
     yield _variable("service", scope.text(Text("Service", "服务")),
                     f"label_values({scope.board.services}{{{chosen}}}, service)",
-                    "" if scope.board.single else ".*" if scope.board.unowned else ".+")  # fmt: skip
+                    ".*" if scope.board.unowned else ".+" if every else "", single=scope.board.single)  # fmt: skip
     chosen += ',service=~"$service"'
     if scope.board.instances:
         yield _variable("instance", scope.text(Text("Instance", "实例")),
@@ -90,9 +93,9 @@ def _variables(plan: Plan, scope: Scope) -> Iterator[dict[str, Any]]:
                         f"label_values({scope.engine_series}{{{chosen}}}, engine)", ".+")  # fmt: skip
 
 
-def _variable(name: str, label: str, query: str, everything: str) -> dict[str, Any]:
-    """A query variable; ``everything`` is the regular expression of All, without which one value is chosen."""
-    several = bool(everything)
+def _variable(name: str, label: str, query: str, everything: str, *, single: bool = False) -> dict[str, Any]:
+    """A query variable; ``everything`` is the regular expression of All, else Grafana joins what is listed."""
+    several = not single
     found = core.Template(
         name=name, label=label, query={"qryType": 1, "query": query,
                                        "refId": "PrometheusVariableQueryEditor-VariableQuery"},

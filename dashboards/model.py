@@ -3,7 +3,8 @@
 Expressions are PromQL with three selectors: ``{S}`` stands for this stack and the chosen services, ``{I}`` for the
 chosen instances too, ``{E}`` for the chosen engines too (``{S,scope="rank"}`` adds to one). ``by (service`` and
 ``on (service`` get the identity labels of the configuration, ``{limit ALERT 1.5}`` is the threshold of an alert (1.5
-where it is not armed) and ``STACK`` the name of the stack.
+where it is not armed), ``{20 evaluations}`` the time that so many evaluations of the rules take, and ``STACK`` the name
+of the stack. In legends ``{{sidecar}}`` is the instance of a sidecar, and nothing where each service has only one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ GREEN, ORANGE, RED, BLUE, PURPLE, YELLOW = "#009E73", "#E69F00", "#D55E00", "#56
 
 DATASOURCE_UID = "k3observe-prometheus"
 """The data source that is provisioned beside the dashboards; any other can be chosen in its place."""
+
+EVERY_SERVICE = "k3:engine_up:bool"
+"""The series that tells which services there are."""
 
 IDLE = Text("No traffic", "暂无流量")
 
@@ -52,6 +56,9 @@ class Query:
     unit: str = ""
     limits: tuple[Limit, ...] = ()
     good: Good = "low"
+    decimals: int | None = None
+    states: Mapping[int, tuple[Text, str]] = field(default_factory=dict)
+    """What the values of the column mean, and their colours."""
     order: Literal["", "ascending", "descending"] = ""
     """A table is sorted by this column."""
 
@@ -80,6 +87,8 @@ class Panel:
     high: float | None = None
     decimals: int | None = None
     stacked: bool = False
+    named: bool = False
+    """A tile also shows what its value is that of."""
     many: bool = False
     """Many series: a table beside them instead of a line of names below."""
     colours: Mapping[str, str] = field(default_factory=dict)
@@ -118,7 +127,7 @@ class Board:
     title: Text
     about: Text
     rows: tuple[Row, ...]
-    services: str = "k3:engine_up:bool"
+    services: str = EVERY_SERVICE
     single: bool = False
     subject: str = ""
     """The signal without which there is nothing to show."""
@@ -134,9 +143,9 @@ def panel_id(key: str) -> int:
     return zlib.crc32(key.encode()) % 1_000_000 + 1
 
 
-def tile(key: str, title: Text, about: Text, expr: str, **more: object) -> Panel:
+def tile(key: str, title: Text, about: Text, expr: str, legend: str = "", **more: object) -> Panel:
     """A stat panel of one query."""
-    return Panel(key, "stat", title, about, (Query(expr),), **more)  # type: ignore[arg-type]
+    return Panel(key, "stat", title, about, (Query(expr, legend),), **more)  # type: ignore[arg-type]
 
 
 def graph(key: str, title: Text, about: Text, *queries: Query, **more: object) -> Panel:

@@ -118,6 +118,16 @@ _SIZE = Row(height=8, panels=(
           Query('max by (group) (label_replace(prometheus_rule_group_last_duration_seconds' + _GROUPS
                 + ', "group", "$1", "rule_group", ".*[;/]STACK-(.*)"))',
                 "{{group}}"), unit="s", low=0, many=True, idle=_NOT_SCRAPED),
+))  # fmt: skip
+
+_ALERTS = Row(title=Text("Alerts and notifications", "告警与通知"), height=9, panels=(
+    Panel("mon-alerts", "table", Text("Alerts pending and firing", "待触发与触发中的告警"),
+          Text("All alerts of the stack that are not inactive, those of every severity.",
+               "本集群所有未处于空闲状态的告警。"),
+          (Query("max by (service, alertname, alertstate, severity) (ALERTS{S})"),),
+          columns={"alertname": Text("Alert", "告警"), "alertstate": Text("State", "状态"),
+                   "severity": Text("Severity", "级别"), "service": Text("Service", "服务")},
+          idle=Text("Nothing is pending or firing", "没有告警")),
     graph("mon-notifications", Text("Notifications a minute", "每分钟通知数"),
           Text("What Alertmanager sent, by kind of receiver, and what it could not deliver.",
                "Alertmanager 按接收方式发出的通知，以及未能送达的通知。"),
@@ -132,13 +142,6 @@ _BLIND = Row(title=Text("What is not watched, and why", "未覆盖的内容及�
     Panel("mon-blind", "text", Text("Alerts that are not armed", "未启用的告警"),
           Text("From the configuration this dashboard was rendered from.", "来自渲染本看板时的配置。"),
           content=_unwatched),
-    Panel("mon-alerts", "table", Text("Alerts pending and firing", "待触发与触发中的告警"),
-          Text("All alerts of the stack that are not inactive, those of every severity.",
-               "本集群所有未处于空闲状态的告警。"),
-          (Query("max by (service, alertname, alertstate, severity) (ALERTS{S})"),),
-          columns={"alertname": Text("Alert", "告警"), "alertstate": Text("State", "状态"),
-                   "severity": Text("Severity", "级别"), "service": Text("Service", "服务")},
-          idle=Text("Nothing is pending or firing", "没有告警")),
 ))  # fmt: skip
 
 BOARD = Board(
@@ -146,5 +149,5 @@ BOARD = Board(
     Text("What is scraped, how fresh it is, and which alerts are blind and why.",
          "采集了什么、数据是否新鲜，以及哪些告警失明和原因。"),
     instances="up", unowned=True,
-    rows=(_TILES, _STATES, _COST, _SIZE, _BLIND),
+    rows=(_TILES, _STATES, _COST, _SIZE, _ALERTS, _BLIND),
 )  # fmt: skip

@@ -62,7 +62,7 @@ BOARD = Board(
                  limits=ERRORS, low=0),
         )),
         Row(height=4, panels=(
-            tile("ttft-now", Text("First token p99", "首 token p99"),
+            tile("ttft-now", Text("First token p99", "首 token 延迟 p99"),
                  Text("The slowest service's 99th percentile of the time to the first token in the last five minutes.",
                       "最近 5 分钟首 token 延迟的 99 分位，取最慢的服务。"),
                  f"max({_TTFT})", unit="s", needs=("time_to_first_token",),
@@ -72,7 +72,7 @@ BOARD = Board(
                       "相邻输出 token 间隔的 99 分位，取最慢的服务。"),
                  f"max({_ITL})", unit="s", needs=("inter_token_latency",),
                  limits=ITL),
-            tile("saturation-now", Text("Fullest service", "最高饱和度"),
+            tile("saturation-now", Text("Highest saturation", "最高饱和度"),
                  Text("The fullest service: the higher of its batch and its KV cache against their limits.",
                       "最满的服务的饱和度：批次占用与 KV 缓存占用相对上限的较高者。"),
                  "max(k3:saturation:ratio{S})", unit="percentunit", needs=("saturation",), limits=FULL, low=0),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grafanalib import core
 
+from k3observe.catalogue.model import Text
 from k3observe.dashboards.model import BLUE, GREEN, Panel, Query, panel_id
-from k3observe.dashboards.scope import Scope
+from k3observe.dashboards.scope import Scope, interval
 from k3observe.render.alerts import dashboard_uid
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -81,7 +82,9 @@ def _target(scope: Scope, panel: Panel, query: Query, index: int) -> dict[str, A
                        format="table" if panel.kind == "table" else "heatmap" if cells else "time_series",
                        ).to_json_data()  # fmt: skip
     keys = ("datasource", "expr", "format", "instant", "legendFormat", "refId")
-    return {**{key: made[key] for key in keys}, "range": not instant, "editorMode": "code"}
+    # of its own, for a data source that was not told how often it is written to
+    return {**{key: made[key] for key in keys}, "range": not instant, "editorMode": "code",
+            "interval": str(interval(scope.plan.config))}  # fmt: skip
 
 
 def _runbooks(scope: Scope, panel: Panel) -> Iterator[dict[str, Any]]:
@@ -112,7 +115,7 @@ def _fields(scope: Scope, panel: Panel) -> dict[str, Any]:
     return {
         **given(decimals=panel.decimals, min=panel.low, max=panel.high), "unit": panel.unit, "color": judged,
         "thresholds": {"mode": "absolute", "steps": _steps(limits, panel.good, GREEN if limits else BLUE)},
-        "mappings": _mappings(scope, panel),
+        "mappings": _mappings(scope, panel.states),
     }  # fmt: skip
 
 
@@ -134,15 +137,15 @@ def _line_fields(scope: Scope, panel: Panel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mappings(scope: Scope, panel: Panel) -> list[dict[str, Any]]:
+def _mappings(scope: Scope, states: Mapping[int, tuple[Text, str]]) -> list[dict[str, Any]]:
     options = {str(value): {"text": scope.text(text), "color": colour, "index": index}
-               for index, (value, (text, colour)) in enumerate(panel.states.items())}  # fmt: skip
+               for index, (value, (text, colour)) in enumerate(states.items())}  # fmt: skip
     return [{"type": "value", "options": options}] if options else []
 
 
 def _state_fields(scope: Scope, panel: Panel) -> dict[str, Any]:
     return {
-        "color": {"mode": "thresholds"}, "mappings": _mappings(scope, panel),
+        "color": {"mode": "thresholds"}, "mappings": _mappings(scope, panel.states),
         "thresholds": {"mode": "absolute", "steps": [{"color": BLUE, "value": None}]},
         "custom": {"fillOpacity": 80, "lineWidth": 0, "hideFrom": {"legend": False, "tooltip": False, "viz": False}},
     }  # fmt: skip
@@ -173,6 +176,10 @@ def _column_overrides(scope: Scope, panel: Panel, queries: list[Query]) -> Itera
     for query in queries:
         if query.column is not None:
             properties: list[dict[str, Any]] = [{"id": "unit", "value": query.unit or panel.unit}]
+            if (decimals := query.decimals if query.decimals is not None else panel.decimals) is not None:
+                properties.append({"id": "decimals", "value": decimals})
+            if mappings := _mappings(scope, query.states):
+                properties.append({"id": "mappings", "value": mappings})
             if limits := scope.limits(query.limits):
                 properties += [
                     {"id": "thresholds", "value": {"mode": "absolute", "steps": _steps(limits, query.good, "text")}},
@@ -202,7 +209,7 @@ def _reduced() -> dict[str, Any]:
 
 def _stat_options(scope: Scope, panel: Panel) -> dict[str, Any]:
     return {**_reduced(), "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto",
-            "textMode": "auto", "wideLayout": True, "showPercentChange": False,
+            "textMode": "value_and_name" if panel.named else "auto", "wideLayout": True, "showPercentChange": False,
             "percentChangeColorMode": "standard"}  # fmt: skip
 
 

@@ -7,16 +7,29 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from k3observe.catalogue.model import Text
+from k3observe.config.model import Config
+from k3observe.config.values import Duration
 from k3observe.dashboards.model import Board, Limit, Panel, Query, Row
 from k3observe.plan import Plan, Settings
+from k3observe.render import pods
+from k3observe.render.prometheus import sidecar_targets
 from k3observe.render.selector import one_of, quoted
 from k3observe.render.template import number, shown
 
 COLUMNS = 24
 _SELECTOR = re.compile(r"\{([SIE])([,}])")
 _LIMIT = re.compile(r"\{limit (\w+) ([\d.]+)\}")
+_EVALUATIONS = re.compile(r"\{(\d+) evaluations\}")
 _SERVICE = re.compile(r"\b(by|on|without) \(service\b")
 _RECORDED = re.compile(r"\bk3:[a-z0-9_]+:[a-z0-9_]+")
+
+
+def interval(config: Config) -> Duration:
+    """The least step at which something new can be seen; ``$__rate_interval`` is four of these or more.
+
+    Recorded counters move once an evaluation.
+    """
+    return max(config.prometheus.scrape_interval, config.prometheus.evaluation_interval, key=lambda d: d.seconds)
 
 
 class Scope:
@@ -41,20 +54,32 @@ class Scope:
         """An expression with its selectors filled in."""
         expr = _SELECTOR.sub(lambda match: "{" + self._selectors[match[1]] + match[2], expr)
         expr = _LIMIT.sub(self._limit, expr).replace("STACK", self.plan.config.stack)
+        expr = _EVALUATIONS.sub(self._evaluations, expr)
         return _SERVICE.sub(rf"\1 ({self._identity}service", expr)
 
     def _limit(self, match: re.Match[str]) -> str:
         limits = self.limits((Limit(match[1]),))
         return number(limits[0][0]) if limits else match[2]
 
+    def _evaluations(self, match: re.Match[str]) -> str:
+        return str(Duration.of(int(match[1]) * self.plan.config.prometheus.evaluation_interval.seconds))
+
     def legend(self, panel: Panel, legend: str | Text) -> str:
         """What the series of a query are called: without the service where only one has them."""
         text = legend if isinstance(legend, str) else self.text(legend)
+        text = text.replace("{{sidecar}} ", "" if self._one_sidecar else "{{instance}} ")
         if text.startswith("{{service}} ") and not self.plan.config.identity_labels:
             having = [service for service in self.plan.services if self._has_all(service, panel.needs)]
             if len(having) == 1:
                 return text.removeprefix("{{service}} ")
         return text.replace("{{service}}", self._legend)
+
+    @cached_property
+    def _one_sidecar(self) -> bool:
+        """Whether no service has several sidecars; where they are discovered, nobody knows."""
+        services = self.plan.config.services
+        return all(service.targets and len(sidecar_targets(service)) == 1 for service in services
+                   if pods.sidecar_collects(service, self.plan.config))  # fmt: skip
 
     @cached_property
     def engine_series(self) -> str:

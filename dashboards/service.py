@@ -39,7 +39,7 @@ _TILES = Row(height=4, panels=(
     tile("svc-output", Text("Output tokens", "输出 token"),
          Text("Tokens generated per second.", "每秒生成的 token 数。"),
          f"sum(rate(k3:generated_tokens:total{{S}}{_RATE}))", unit="count:tok/s", needs=("generated_tokens",)),
-    tile("svc-ttft", Text("First token p99", "首 token p99"),
+    tile("svc-ttft", Text("First token p99", "首 token 延迟 p99"),
          Text("99th percentile of the time to the first token.", "首 token 延迟的 99 分位。"),
          _P99.format("k3:time_to_first_token_seconds"), unit="s", needs=("time_to_first_token",),
          limits=(Limit("TimeToFirstTokenHigh", colour=RED),)),
@@ -96,7 +96,7 @@ _LATENCY = (
         quantiles("svc-ttft-quantiles", Text("Time to first token", "首 token 延迟"),
                   Text("From the arrival of a request to its first token. The median rises with prompt length and "
                        "queue; p99 alone rises when single requests are starved. Look at queue time next.",
-                       "从请求到达到返回首个 token。中位数随提示词长度与排队上升；只有 p99 上升说明个别请求被饿死。接"
+                       "从请求到达至返回首个 token。中位数随提示词长度与排队上升；只有 p99 上升说明个别请求被饿死。接"
                        "着看排队时间。"),
                   "k3:time_to_first_token_seconds", "time_to_first_token",
                   limits=(Limit("TimeToFirstTokenHigh", colour=RED),), alerts=("TimeToFirstTokenHigh",)),
@@ -125,7 +125,7 @@ _LATENCY = (
                      "k3:queue_time_seconds", "queue_time"),
         quantiles("svc-latency-quantiles", Text("Request latency", "请求总延迟"),
                   Text("From the arrival of a request to its end; long outputs make it long.",
-                       "从请求到达到结束；输出越长越久。"),
+                       "从请求到达至结束；输出越长越久。"),
                   "k3:request_latency_seconds", "request_latency", alerts=("RequestsTimedOut",)),
         distribution("svc-latency-heat", Text("Request latency, distribution", "请求总延迟分布"),
                      Text("Requests per second in each bucket.", "每个区间每秒的请求数。"),

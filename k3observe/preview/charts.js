@@ -52,7 +52,7 @@ const Charts = (() => {
     const whole = min === 0 && max === 1;
     return {
       min: min ?? undefined, interval: whole ? 0.25 : undefined,
-      max: extent => max ?? (extent.max <= 0 && min === 0 ? 1 : extent.max < top * 1.02 ? roof(top * 1.02) : null),
+      max: extent => max ?? (extent.max <= 0 && min === 0 && !(top > 0) ? 1 : extent.max < top * 1.02 ? roof(top * 1.02) : null),
       scale: min === undefined, splitNumber: 4,
     };
   }
@@ -77,7 +77,7 @@ const Charts = (() => {
     }));
     if (series.length) series[0].markLine = { silent: true, symbol: 'none', animation: false, data: [...drawn, ...marks(page)] };
     return {
-      animation: false, grid: { left: 8, right: 14, top: 14, bottom: 4, containLabel: true },
+      animation: false, grid: { left: 8, right: 24, top: 14, bottom: 4, containLabel: true },
       tooltip: { ...tooltip(), trigger: 'axis', order: 'valueDesc', valueFormatter: value => Units.format(value, unit, decimals) },
       xAxis: timeAxis(page.times),
       yAxis: {
@@ -145,7 +145,7 @@ const Charts = (() => {
     });
     const state = value => mapping[String(value)] || { text: String(value), color: '#56b4e9' };
     return {
-      animation: false, grid: { left: 8, right: 14, top: 6, bottom: 4, containLabel: true },
+      animation: false, grid: { left: 8, right: 24, top: 6, bottom: 4, containLabel: true },
       tooltip: { ...tooltip(), formatter: item => {
         const box = document.createElement('div');
         box.textContent = `${names[item.value[0]]}: ${state(item.value[3]).text}`;

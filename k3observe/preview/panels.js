@@ -15,7 +15,8 @@ const Panels = (() => {
       const value = item.values[0], one = make('div', 'stat'), state = mappings[0]?.options[String(value)];
       const shown = make('b', '', state ? state.text : Units.format(value, unit, decimals));
       shown.style.color = state ? state.color : Units.colour(value, thresholds.steps, 'inherit');
-      if (panel.series.length > 1) { shown.style.fontSize = '20px'; one.append(make('small', '', item.name)); }
+      if (panel.series.length > 1) shown.style.fontSize = '20px';
+      if (panel.series.length > 1 || panel.options.textMode === 'value_and_name') one.append(make('small', '', item.name));
       one.append(shown);
       box.append(one);
     }
@@ -38,6 +39,10 @@ const Panels = (() => {
     body.append(box);
   }
 
+  function written(value, column) {
+    return column.states?.[String(value)]?.text ?? Units.format(value, column.unit, column.decimals);
+  }
+
   function table(panel, body) {
     const { columns, rows } = panel.table, box = make('div', 'scroll'), grid = make('table'), head = make('tr');
     const numeric = columns.map((column, index) => column.unit !== undefined && rows.some(row => typeof row[index] === 'number'));
@@ -48,7 +53,7 @@ const Panels = (() => {
       row.forEach((value, index) => {
         const column = columns[index];
         const cell = make('td', numeric[index] ? 'n' : '',
-          typeof value === 'number' ? Units.format(value, column.unit) : value ?? '');
+          typeof value === 'number' ? written(value, column) : value ?? '');
         if (typeof value === 'number' && column.steps?.length) cell.style.color = Units.colour(value, column.steps, 'inherit');
         line.append(cell);
       });

@@ -31,7 +31,12 @@ def _column(panel: Mapping[str, Any], title: str) -> dict[str, Any]:
     for override in panel["fieldConfig"]["overrides"]:
         if override["matcher"]["options"] == title:
             properties = {item["id"]: item["value"] for item in override["properties"]}
-            column |= {"unit": properties.get("unit", ""), "steps": properties.get("thresholds", {}).get("steps", [])}
+            column |= {
+                "unit": properties.get("unit", ""), "decimals": properties.get("decimals"),
+                "steps": properties.get("thresholds", {}).get("steps", []),
+                "states": {key: state for mapping in properties.get("mappings", [])
+                           for key, state in mapping["options"].items()},
+            }  # fmt: skip
     return column
 
 

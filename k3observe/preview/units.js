@@ -43,6 +43,7 @@ const Units = (() => {
     const [n, p] = scaled(value, 1000, short, decimals);
     if (unit === 'reqps') return `${n}${p} req/s`;
     if (unit === 'ops') return `${n}${p} /s`;
+    if (unit && unit.startsWith('suffix:')) return digits(value, decimals) + unit.slice(7);
     if (unit && unit.startsWith('count:')) return `${n}${p} ${unit.slice(6)}`;
     return n + p;
   }

@@ -10,6 +10,7 @@ from typing import Any
 from k3observe.preview.prometheus import Prometheus, Span
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
+_SPECIAL = re.compile(r"[\\$^*{}\[\]+?.()|]")
 _LABEL_VALUES = re.compile(r"label_values\((.+),\s*(\w+)\)$")
 
 
@@ -44,7 +45,8 @@ def choose(
             continue
         listed = prometheus.label_values(expand(match[1], values), match[2], span)
         found.append(Variable(item["name"], item["label"], tuple(listed), item["includeAll"]))
-        values[item["name"]] = item["allValue"] if item["includeAll"] else listed[0] if listed else ""
+        everything = item.get("allValue") or "|".join(_SPECIAL.sub(r"\\\\\g<0>", value) for value in listed)
+        values[item["name"]] = everything if item["includeAll"] else listed[0] if listed else ""
     return values, found
 
 

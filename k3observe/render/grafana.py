@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from k3observe.dashboards.boards import BOARDS
 from k3observe.dashboards.model import DATASOURCE_UID
+from k3observe.dashboards.scope import interval
 from k3observe.plan import Plan
 from k3observe.render.alerts import dashboard_uid
 from k3observe.render.text import header, to_json, to_yaml
@@ -25,15 +26,13 @@ def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
 
 def _provisioning(plan: Plan) -> Iterator[tuple[str, bytes]]:
     config = plan.config
-    interval = max(config.prometheus.scrape_interval, config.prometheus.evaluation_interval, key=lambda d: d.seconds)
     datasource = {
         "name": "Prometheus (k3observe)",
         "type": "prometheus",
         "uid": DATASOURCE_UID,
         "access": "proxy",
         "url": f"http://{config.prometheus.address}",
-        # $__rate_interval is four of these: recorded counters move once an evaluation
-        "jsonData": {"httpMethod": "POST", "timeInterval": str(interval)},
+        "jsonData": {"httpMethod": "POST", "timeInterval": str(interval(config))},
     }
     provider = {
         "name": f"k3observe-{config.stack}",

@@ -38,6 +38,9 @@ def flags(plan: Plan, service: Service, collect: Sequence[str], place: Place) ->
         found += [f"--npu.expected={expected}"] if expected else []
     if "experts" in collect:
         found += _experts(plan, service, place)
+        if "gpu" in collect and expected and expected == facts["expert_parallel_size"]:
+            # the group fills the node: engines number their ranks as the node its devices
+            found += [f"--experts.rank-device={rank}={rank}" for rank in range(expected)]
     if "kv-cache" in collect:
         found.append(f"--kv-cache.url={_metrics(plan, service, place)}")
         if service.tls_ca_file:

@@ -16,7 +16,10 @@ from k3observe.preview.demo import simulated
 def told(
     c_compiler: Path, prometheus_of_today: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Plan, Server]]:
-    """vLLM, SGLang and MindIE services with their sidecars, after their story of a minute was told."""
-    with simulated(tmp_path_factory.mktemp("simulated"), "en", seconds=60) as running:
+    """vLLM, SGLang and MindIE services with their sidecars, after their story was told.
+
+    It is long enough for a rebalance in the middle to have settled at its end.
+    """
+    with simulated(tmp_path_factory.mktemp("simulated"), "en", seconds=110) as running:
         yield running
 

@@ -24,12 +24,13 @@ type Saved<T> = T extends Array<infer I> ? Array<Saved<I>> : T extends object ? 
 
 interface Target {
   datasource: DataSourceRef; editorMode: 'code' | 'builder'; expr: string; format: 'time_series' | 'table' | 'heatmap';
-  instant: boolean; legendFormat: string; range: boolean; refId: string;
+  instant: boolean; interval: string; legendFormat: string; range: boolean; refId: string;
 }
 type Override = {
   matcher: { id: string; options: string };
   properties: Array<
-    | { id: 'unit'; value: string } | { id: 'color'; value: Json<FieldConfig['color']> }
+    | { id: 'unit'; value: string } | { id: 'decimals'; value: number }
+    | { id: 'mappings'; value: Json<FieldConfig['mappings']> } | { id: 'color'; value: Json<FieldConfig['color']> }
     | { id: 'thresholds'; value: Json<FieldConfig['thresholds']> }
     | { id: 'custom.cellOptions'; value: Json<TableFieldOptions['cellOptions']> }
     | { id: 'custom.lineStyle'; value: Json<LineField['lineStyle']> } | { id: 'custom.fillOpacity'; value: number }

@@ -167,6 +167,65 @@ def test_links_lead_to_the_other_dashboards_and_keep_time_and_services() -> None
         assert not any("instance" in link["url"] for link in board["links"]), "instances of another page are others"
 
 
+def test_every_query_asks_the_chosen_data_source_at_the_step_of_the_rules(fleet: dict[str, dict[str, Any]]) -> None:
+    """``$__rate_interval`` is right even where the data source does not know how often it is written to."""
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    for board in fleet.values():
+        for panel in drawn(board):
+            assert panel.get("datasource", source) == source, panel["title"]
+            for target in panel.get("targets", ()):
+                assert (target["datasource"], target["interval"]) == (source, "15s"), panel["title"]
+        for annotation in board["annotations"]["list"]:
+            assert (annotation["datasource"], annotation["target"]["interval"]) == (source, "15s")
+        for variable in board["templating"]["list"]:
+            assert variable["type"] == "datasource" or variable["datasource"] == source
+
+
+def test_variables_follow_the_time_and_are_matched_as_what_they_become(fleet: dict[str, dict[str, Any]]) -> None:
+    """All is a regular expression, and so are several values: ``=`` would match none of them."""
+    for board in fleet.values():
+        for variable in board["templating"]["list"][1:]:
+            assert variable["refresh"] == 2, "on time range change"
+            assert variable["multi"] == variable["includeAll"]
+        text = json.dumps(board).replace('\\"', '"')
+        for variable in board["templating"]["list"][1:]:
+            matched = set(re.findall(rf'(\W+)"\${variable["name"]}\b', text))
+            assert matched <= {"=~"}, variable["name"]
+
+
+def test_the_experts_page_takes_only_services_that_have_experts() -> None:
+    variable = next(item for item in boards("all")["experts"]["templating"]["list"] if item["name"] == "service")
+    assert "allValue" not in variable, "all of them is what is listed: .+ would add every other service"
+    assert "k3:expert_balance:ratio" in variable["definition"]
+
+
+@pytest.mark.parametrize("stack", ["k3", "a" * 63, "b.c" * 21])
+def test_uids_fit_grafana_and_differ(stack: str) -> None:
+    files = grafana.files(planned(document("vllm", stack=stack)))
+    uids = {json.loads(content)["uid"] for path, content in files if path.endswith(".json")}
+    assert len(uids) == len(NAMES)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", uid) for uid in uids)
+
+
+def test_only_rows_hold_panels_and_only_collapsed_ones(fleet: dict[str, dict[str, Any]]) -> None:
+    for board in fleet.values():
+        for panel in board["panels"]:
+            assert panel["type"] == "row" or "panels" not in panel
+            if panel["type"] == "row":
+                assert bool(panel["panels"]) == panel["collapsed"], panel["title"]
+                assert all(inner["gridPos"]["y"] > panel["gridPos"]["y"] for inner in panel["panels"])
+
+
+def test_ratios_are_drawn_from_zero(fleet: dict[str, dict[str, Any]]) -> None:
+    """A budget may be overdrawn, and a rebalance may make things worse."""
+    signed = {panel_id("svc-budget")}
+    for board in fleet.values():
+        for panel in drawn(board):
+            defaults = panel.get("fieldConfig", {}).get("defaults", {})
+            if panel["type"] == "timeseries" and defaults["unit"] == "percentunit" and panel["id"] not in signed:
+                assert defaults["min"] == 0, panel["title"]
+
+
 def test_identity_labels_are_variables_and_stay_in_every_aggregation() -> None:
     for board in boards("all").values():
         assert "cluster" in [variable["name"] for variable in board["templating"]["list"]]

@@ -19,8 +19,6 @@ pytestmark = pytest.mark.long
 
 EMPTY = {
     "alerts-now": "Nothing fires",
-    "ex-experts": "--experts.top 10",
-    "ex-rebalance-gain": "less than ten minutes of data",
     "acc-faults": "None",
     "acc-links": "All links are up",
     "kv-offload-usage": "Nothing is offloaded",
@@ -79,7 +77,7 @@ def test_the_pages_of_one_service_do_not_mix_buckets_of_two_engines(told: tuple[
 
 
 def test_the_experts_page_names_the_hot_rank_and_its_device(told: tuple[Plan, Server]) -> None:
-    """Rank 3 of the first instance is hot from a quarter of the story on until seven tenths."""
+    """Rank 3 of the first instance is hot from a quarter of the story on until six tenths."""
     plan, server = told
     prometheus, end = Prometheus(server.url), time.time()
     span = Span(end - 60, end, 2)
@@ -97,6 +95,35 @@ def test_the_experts_page_names_the_hot_rank_and_its_device(told: tuple[Plan, Se
         assert all(series.labels["instance"] and series.labels["device"] for series in found)
     rebalances = prometheus.at(expand(by_id[panel_id("ex-rebalances")]["targets"][0]["expr"], values), end)
     assert rebalances[0].values[0] == pytest.approx(1, abs=0.3)
+
+
+def test_the_experts_page_says_whether_the_last_rebalance_helped(told: tuple[Plan, Server]) -> None:
+    """Rank 3 had 2.6 times the mean: a balance of 0.38 before, and nearly 1 after."""
+    plan, server = told
+    prometheus, end = Prometheus(server.url), time.time()
+    board = rendered(plan)["experts"]
+    values, _ = choose(board, prometheus, Span(end - 100, end, 2), 2)
+    table = next(panel for panel in panels(board) if panel["id"] == panel_id("ex-rebalance-table"))
+    ago, before, after, gained, took = (
+        prometheus.at(expand(target["expr"], values), end) for target in table["targets"])
+    assert [len(column) for column in (ago, before, after, gained, took)] == [1, 1, 1, 1, 1]
+    assert before[0].values[0] == pytest.approx(1 / 2.6, abs=0.05)
+    assert after[0].values[0] == pytest.approx(1, abs=0.1)
+    assert gained[0].values[0] == pytest.approx(0.6, abs=0.1)
+    assert took[0].values[0] == pytest.approx(2.1)
+    assert 0 < (ago[0].values[0] or 0) < 100
+
+
+def test_the_hottest_experts_are_those_of_the_hot_rank(told: tuple[Plan, Server]) -> None:
+    plan, server = told
+    prometheus, end = Prometheus(server.url), time.time()
+    board = rendered(plan)["experts"]
+    values, _ = choose(board, prometheus, Span(end - 100, end, 2), 2)
+    table = next(panel for panel in panels(board) if panel["id"] == panel_id("ex-experts"))
+    found = prometheus.at(expand(table["targets"][0]["expr"], values), end)
+    assert len(found) == 10
+    assert all(series.labels["layer"] and series.labels["expert"] for series in found)
+    assert min(series.values[0] or 0 for series in found) > 3
 
 
 def test_a_label_that_no_series_has_is_caught_only_here(told: tuple[Plan, Server]) -> None:
