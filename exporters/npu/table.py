@@ -117,7 +117,7 @@ def parse(text: str) -> Table:
             body = line[start:].rstrip()
             begins_with_id = _begins_with_id(body)
             if not begins_with_id and (_PROCESSES.search(body) or _HEAD.search(body)):
-                among_processes = _PROCESSES.search(body) is not None
+                among_processes = _PROCESSES.search(body) is not None and body.endswith("|")
                 headed = headed or not among_processes
                 version = _VERSION.search(body)
                 if version and tool is None:

@@ -29,7 +29,7 @@ class Fake:
 
     def start(self) -> None:
         if self._mode == "no threads":
-            threading._start_new_thread = _no_thread  # type: ignore[attr-defined]
+            threading.Thread.start = _no_thread  # type: ignore[method-assign]
         threading.Thread(target=self._read).start()  # not a daemon: a stuck driver call does not end by itself
 
     def _read(self) -> None:
@@ -63,7 +63,7 @@ class Fake:
         yield from source_families([self._status])
 
 
-def _no_thread(*_args: object) -> None:
+def _no_thread(_thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
