@@ -14,6 +14,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
+from k3observe.exporters.kvcache.fetch import client_context
 from k3observe.exporters.web import authentication
 from k3observe.exporters.web.authentication import BasicAuth
 from tests.exporters.exporter_process import PROGRAM, Certificate, Exporter, split, wait_until
@@ -34,7 +35,7 @@ def basic(user: str, password: str) -> str:
 def over_tls(
     exporter: Exporter, ca: Path, client: Certificate | None = None, version: ssl.TLSVersion | None = None
 ) -> tuple[int, bytes]:
-    context = ssl.create_default_context(cafile=str(ca))
+    context = client_context(ca, insecure=False)
     if client:
         context.load_cert_chain(client.cert, client.key)
     if version:
@@ -64,7 +65,7 @@ def test_tls_serves_https_only_and_takes_a_rotated_certificate_without_a_restart
         over_tls(exporter, first.ca, version=ssl.TLSVersion.TLSv1_1)
 
     def serial() -> str:
-        context = ssl.create_default_context(cafile=str(first.ca))
+        context = client_context(first.ca, insecure=False)
         with context.wrap_socket(exporter.connect(), server_hostname="127.0.0.1") as sock:
             return str(sock.getpeercert()["serialNumber"])  # type: ignore[index]
 
@@ -208,7 +209,7 @@ def test_go_names_of_cipher_suites_are_understood(run_exporter: Run, certify: Ce
         f"tls_server_config:\n  cert_file: {server.cert}\n  key_file: {server.key}\n  cipher_suites:\n"
         "  - TLS_AES_128_GCM_SHA256\n  - TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384\n")
     exporter = run_exporter(*FLAGS, f"--web.config.file={web}")
-    context = ssl.create_default_context(cafile=str(server.ca))
+    context = client_context(server.ca, insecure=False)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with context.wrap_socket(exporter.connect(), server_hostname="127.0.0.1") as sock:
         assert sock.cipher()[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"  # type: ignore[index]
