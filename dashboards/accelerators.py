@@ -22,6 +22,12 @@ def _each(value: str) -> str:
     return f"max by (service, instance, vendor, device) ({value})"
 
 
+def _rows(value: str) -> str:
+    """Devices as the rows of a heat map: those of a node stand together, in the order of their numbers."""
+    numbered = f'label_replace({_each(value)}, "device", "0$1", "device", "([0-9])")'
+    return f'max by (service, card) (label_join({numbered}, "card", " / ", "instance", "device"))'
+
+
 _TILES = Row(height=4, panels=(
     tile("acc-visible", Text("Devices", "加速卡"),
          Text("Devices whose driver lists them.", "驱动可见的加速卡数。"),
@@ -109,22 +115,22 @@ _WORK = Row(title=Text("Work, heat and power", "负荷、温度与功耗"), heig
     Panel("acc-utilization", "heatmap", Text("Utilisation of each device", "各卡利用率"),
           Text("Share of time in which a kernel ran; not how much of the device it used.",
                "有算子运行的时间占比，不代表算力用满。"),
-          (Query(_each("k3:accelerator_utilization:ratio{I}"), _OF_DEVICE),), unit="percentunit",
+          (Query(_rows("k3:accelerator_utilization:ratio{I}"), "{{card}}"),), unit="percentunit",
           needs=("accelerator_utilization",), low=0, high=1, idle=_NONE_READ),
+    Panel("acc-power", "heatmap", Text("Power of each device", "各卡功耗"),
+          Text("A device that draws much less than its neighbours at the same load waits for others or is throttled.",
+               "同样负载下功耗明显低于相邻卡，说明在等待或被降频。"),
+          (Query(_rows("k3:accelerator_power:watts{I}"), "{{card}}"),), unit="watt", needs=("accelerator_power",),
+          low=0, idle=_NONE_READ),
+))  # fmt: skip
+
+_HEAT = Row(height=9, panels=(
     graph("acc-temperature", Text("Temperature", "温度"),
           Text("Above the line the clocks will be held down: look at cooling and at neighbours.",
                "超过虚线将触发降频：检查散热与相邻设备。"),
           Query(_each("k3:accelerator_temperature:celsius{I}"), _OF_DEVICE),
           unit="celsius", needs=("accelerator_temperature",), limits=HOT, alerts=("AcceleratorHot",), many=True,
           idle=_NONE_READ),
-    graph("acc-power", Text("Power of each device", "各卡功耗"),
-          Text("A device that draws much less than its neighbours at the same load waits for others or is throttled.",
-               "同样负载下功耗明显低于相邻卡，说明在等待或被降频。"),
-          Query(_each("k3:accelerator_power:watts{I}"), _OF_DEVICE),
-          unit="watt", needs=("accelerator_power",), low=0, many=True, idle=_NONE_READ),
-))  # fmt: skip
-
-_CALLS = Row(height=8, panels=(
     Panel("acc-throttle", "state-timeline", Text("Throttling", "降频原因"),
           Text("Reasons for which the clocks are held down. Heat: cooling. Hardware: power supply or cabling.",
                "降频原因。温度类：检查散热；硬件类：检查供电或线缆。"),
@@ -133,15 +139,9 @@ _CALLS = Row(height=8, panels=(
           needs=("accelerator_throttled",), alerts=("AcceleratorThrottled",),
           states={1: (Text("throttled", "降频"), ORANGE), 0: (Text("free", "正常"), GREEN)},
           idle=Text("No device is throttled", "没有卡降频")),
-    graph("acc-read-age", Text("Age of the last good read", "距上次成功读取"),
-          Text("Time since each device was read with success: a steady climb is a hung driver call.",
-               "距上次成功读取各卡的时间：持续上升说明驱动调用卡死。"),
-          Query(_each("k3:accelerator_read_age:seconds{I}"), _OF_DEVICE),
-          unit="s", needs=("accelerator_read_age",), limits=(Limit(value=60, colour=RED),),
-          alerts=("AcceleratorReadStale",), low=0, many=True, idle=_NONE_READ),
 ))  # fmt: skip
 
-_ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panels=(
+_ERRORS = Row(title=Text("Errors, readings and links", "错误、读取与链路"), height=8, panels=(
     graph("acc-errors", Text("Errors by kind", "错误（按类型）"),
           Text("Errors counted by the driver in the shown interval: XIDs, uncorrectable ECC, remaps, error codes.",
                "驱动统计的错误次数：XID、不可纠正 ECC、行重映射、错误码等。"),
@@ -152,6 +152,15 @@ _ERRORS = Row(title=Text("Errors and links", "错误与链路"), height=8, panel
                 "{{instance}} {{device}} {{kind}}"),
           needs=("accelerator_errors",), alerts=("AcceleratorApplicationError",), low=0,
           idle=Text("No errors in this time", "该时段没有错误")),
+    graph("acc-read-age", Text("Age of the last good read", "距上次成功读取"),
+          Text("Time since each device was read with success: a steady climb is a hung driver call.",
+               "距上次成功读取各卡的时间：持续上升说明驱动调用卡死。"),
+          Query(_each("k3:accelerator_read_age:seconds{I}"), _OF_DEVICE),
+          unit="s", needs=("accelerator_read_age",), limits=(Limit(value=60, colour=RED),),
+          alerts=("AcceleratorReadStale",), low=0, many=True, idle=_NONE_READ),
+))  # fmt: skip
+
+_NOW = Row(height=7, panels=(
     Panel("acc-faults", "table", Text("Faults reported now", "当前故障码"),
           Text("Error codes of the maker that devices report now, and memory rows that could not be remapped.",
                "设备当前上报的厂商故障码，以及无法重映射的显存行。"),
@@ -175,5 +184,5 @@ BOARD = Board(
          "GPU 与 NPU：是否在位与健康，以及显存、温度、功耗、错误和链路。"),
     subject="accelerators_visible", services="k3:accelerators_visible:count",
     instances="k3:accelerators_visible:count", unowned=True,
-    rows=(_TILES, _STATES, _MEMORY, _WORK, _CALLS, _ERRORS),
+    rows=(_TILES, _STATES, _MEMORY, _WORK, _HEAT, _ERRORS, _NOW),
 )  # fmt: skip

@@ -276,8 +276,9 @@ _REBALANCES = Row(title=Text("Rebalances", "重排"), height=8, panels=(
                "settled. Synchronous ones stop the engine while they take place.",
                "所选时间内各实例最近一次重排：重排前与生效后的均衡度。同步重排期间引擎停顿。"),
           (
-              Query(f"time() - max_over_time((0 * sum by (service, instance) "
-                    f"(increase(k3_expert_rebalances_total{{S}}[{_STEP}]) > 0) + time()){_SHOWN})", unit="s",
+              # windows that overlap by one sample, or an increase between two of them is in neither
+              Query(f"time() - max_over_time((0 * sum by (service, instance) (increase(k3_expert_rebalances_total{{S}}"
+                    f"[{{5 evaluations}}]) > 0) + time()){_SHOWN})", unit="s",
                     column=Text("Ago", "距今"), order="ascending"),
               Query(f"last_over_time(({_BEFORE}{_RECENT}){_SHOWN})", column=Text("Before", "重排前")),
               Query(f"last_over_time(({_OWN}{_RECENT}){_SHOWN})", column=Text("After", "重排后"), limits=BALANCE[:1],

@@ -3,7 +3,8 @@
 Expressions are PromQL with three selectors: ``{S}`` stands for this stack and the chosen services, ``{I}`` for the
 chosen instances too, ``{E}`` for the chosen engines too (``{S,scope="rank"}`` adds to one). ``by (service`` and
 ``on (service`` get the identity labels of the configuration, ``{limit ALERT 1.5}`` is the threshold of an alert (1.5
-where it is not armed), ``{20 evaluations}`` the time that so many evaluations of the rules take, and ``STACK`` the name
+where it is not armed), ``{20 evaluations}`` the time that so many evaluations of the rules (or
+scrapes, where those are rarer) take, and ``STACK`` the name
 of the stack. In legends ``{{sidecar}}`` is the instance of a sidecar, and nothing where each service has only one.
 """
 

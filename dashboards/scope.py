@@ -62,7 +62,7 @@ class Scope:
         return number(limits[0][0]) if limits else match[2]
 
     def _evaluations(self, match: re.Match[str]) -> str:
-        return str(Duration.of(int(match[1]) * self.plan.config.prometheus.evaluation_interval.seconds))
+        return str(Duration.of(int(match[1]) * interval(self.plan.config).seconds))
 
     def legend(self, panel: Panel, legend: str | Text) -> str:
         """What the series of a query are called: without the service where only one has them."""

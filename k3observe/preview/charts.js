@@ -52,7 +52,7 @@ const Charts = (() => {
     const whole = min === 0 && max === 1;
     return {
       min: min ?? undefined, interval: whole ? 0.25 : undefined,
-      max: extent => max ?? (extent.max <= 0 && min === 0 && !(top > 0) ? 1 : extent.max < top * 1.02 ? roof(top * 1.02) : null),
+      max: extent => max ?? (extent.max <= 0 && min === 0 && !(top > 0) ? 1.2 : extent.max < top * 1.02 ? roof(top * 1.02) : null),
       scale: min === undefined, splitNumber: 4,
     };
   }
