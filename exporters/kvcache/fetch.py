@@ -174,8 +174,9 @@ def _exchange(
         if "html" in response.headers.get("Content-Type", ""):
             raise FetchError("format", "answered with a web page, not with metrics: is the path right?")
         coding = response.headers.get("Content-Encoding", "identity").strip().lower()
-        if coding not in ("identity", "gzip"):
-            raise FetchError("format", f"content encoding {coding!r} was not asked for")
+        framing = response.headers.get("Transfer-Encoding", "chunked").strip().lower()
+        if coding not in ("identity", "gzip") or framing not in ("chunked", "identity"):
+            raise FetchError("format", f"encoding {coding!r}, {framing!r} was not asked for")
         return _body(response, gzip=coding == "gzip", max_bytes=max_bytes)
 
 

@@ -115,6 +115,9 @@ class NpuCollector:
             read = table.parse(output.stdout)
             if not read.devices and not (read.headed and output.status == 0 and not read.dropped):
                 raise _failure(output)
+            # A tool that was killed while it printed says nothing of the rest; one that crashed after it said all.
+            if output.status < 0 and devices.lost(before, read):
+                raise _failure(output)
         except runner.RunError as error:
             if error.reason == runner.STOPPED:
                 return

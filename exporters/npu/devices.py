@@ -85,6 +85,12 @@ def after_table(before: Snapshot, table: Table, wanted: Collection[str], now: fl
     return Snapshot(devices, visible, table.driver or before.driver)
 
 
+def lost(before: Snapshot, table: Table) -> bool:
+    """Whether the table lacks a device that could be read before."""
+    listed = {Key(row.first.npu, row.second.chip) for row in table.devices}
+    return any(known.row is not None and key not in listed for key, known in before.devices.items())
+
+
 def after_failure(before: Snapshot, reason: str) -> Snapshot:
     """Return the snapshot after a call that gave no table; a device whose reads hang still counts as visible."""
     devices = {key: _failed(known, TOOL) for key, known in before.devices.items()}

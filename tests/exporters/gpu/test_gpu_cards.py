@@ -238,17 +238,3 @@ def test_a_card_that_gets_no_thread_is_tried_again_with_the_next_listing(machine
     scrape = exporter.scrape_when(_settled)
     assert scrape.value("k3_source_errors_total", reason="internal") == 2
     assert "Traceback" not in exporter.log()
-
-
-def test_partitions_that_come_and_go_under_the_exporter_are_followed(machine: Machine) -> None:
-    exporter = machine.run()
-    assert exporter.scrape_when(_settled).card(0, "memory_total_bytes") == 150754820096
-    machine.set({"gpu.0.mig": 1, "gpu.0.mig.instances": "0 2"})
-    scrape = exporter.scrape_when(lambda s: s.rows("k3_accelerator_memory_total_bytes", device="0/2"))
-    assert scrape.rows("k3_accelerator_memory_total_bytes", device="0") == []
-    machine.set({"gpu.0.mig.instances": "2"})
-    exporter.scrape_when(lambda s: not s.rows("k3_accelerator_read_success", device="0/0"))
-    machine.set({"gpu.0.mig": None, "gpu.0.mig.instances": None})
-    scrape = exporter.scrape_when(lambda s: s.rows("k3_accelerator_memory_total_bytes", device="0"))
-    assert scrape.rows("k3_accelerator_read_success", device="0/2") == []
-    assert sum(value for _, value in scrape.rows("k3_accelerator_read_errors_total")) == 0

@@ -184,6 +184,13 @@ def test_mig_instances_have_their_own_memory_under_their_parents_uuid(machine: M
     machine.set({"gpu.0.mig.instances": "4"})
     scrape = exporter.scrape_when(lambda s: len(s.rows("k3_accelerator_read_success")) == 3)
     assert not scrape.rows("k3_accelerator_read_success", device="0/1")
+    machine.set({"gpu.0.mig": None, "gpu.0.mig.instances": None})
+    scrape = exporter.scrape_when(lambda s: s.rows("k3_accelerator_memory_used_bytes", device="0"))
+    assert not scrape.rows("k3_accelerator_read_success", device="0/4")
+    machine.set({"gpu.0.mig": 1, "gpu.0.mig.instances": "1"})
+    scrape = exporter.scrape_when(lambda s: s.rows("k3_accelerator_memory_used_bytes", device="0/1"))
+    assert not scrape.rows("k3_accelerator_memory_used_bytes", device="0")
+    assert sum(value for _, value in scrape.rows("k3_accelerator_read_errors_total")) == 0
 
 
 @pytest.mark.parametrize("refused", ["deny", "error.nvmlDeviceGetMigMode"])

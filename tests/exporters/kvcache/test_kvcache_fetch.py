@@ -48,6 +48,7 @@ def test_a_chunked_body_and_an_unasked_gzip_are_read(run_engine: RunEngine) -> N
     ("404 Not Found", "status"), ("500 Oops", "status"), ("200 OK\r\nContent-Type: text/html", "format"),
     ("200 OK\r\nContent-Type: application/vnd.google.protobuf; encoding=delimited", "format"),
     ("206 Partial Content", "status"), ("401 Unauthorized", "status"), ("204 No Content", "status"),
+    ("200 OK\r\nTransfer-Encoding: gzip, chunked", "format"),
     ("200 OK\r\nContent-Encoding: br", "format"), ("200 OK\r\nContent-Encoding: gzip", "format"),
     ("200 OK\r\nContent-Length: 99", "protocol"), ("nonsense", "protocol"),
     ("200 OK\r\nTransfer-Encoding: chunked", "protocol"), ("200 OK\r\n" + "A: b\r\n" * 200, "protocol"),

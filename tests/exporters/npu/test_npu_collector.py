@@ -253,6 +253,31 @@ def test_a_tool_that_fails_says_why_and_the_devices_lose_their_values(
         assert len({record.getMessage() for record in caplog.records}) == 1
 
 
+def test_a_tool_that_is_killed_while_it_prints_loses_no_device_and_one_that_crashes_after_it_no_value(
+    rig: Start,
+) -> None:
+    r = rig(npu_smi.cards("910", 4))
+    text = npu_smi.table(r.state)
+
+    def prints(part: str) -> None:
+        new = r.program.with_name("new")
+        new.write_text(f"#!/bin/sh\ncat <<'E'\n{part}\nE\nkill -SEGV $$\n")
+        new.chmod(0o755)
+        new.replace(r.program)
+
+    def crashes() -> float:
+        return r.samples()["k3_source_errors_total"][(("reason", "exit_status"), ("source", "npu-smi"))]
+
+    prints(text)
+    r.until(lambda: crashes() >= 2)
+    assert r.of("read_success", "3-0") == 1
+    prints(text[:len(text) // 2])
+    r.until(lambda: r.of("read_success", "3-0") == 0)
+    assert "k3_accelerators_visible" not in r.samples()
+    assert r.of("read_errors_total", "3-0", error="missing") == 0
+    assert r.of("read_errors_total", "3-0", error="tool") >= 1
+
+
 def test_a_tool_that_vanishes_and_comes_back(rig: Start) -> None:
     r = rig(npu_smi.cards("910", 2))
     text, mode = r.program.read_text(), r.program.stat().st_mode
