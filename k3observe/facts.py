@@ -87,4 +87,6 @@ def _expert_ranks(service: Service) -> int | None:
     args = service.engine.args
     if args.expert_parallel_size:
         return args.expert_parallel_size
-    return args.tensor_parallel * args.data_parallel if args.expert_parallel else None
+    # with --enable-dp-attention SGLang divides the ranks of tensor parallelism, where vLLM multiplies them
+    replicas = 1 if args.dp_attention else args.data_parallel
+    return args.tensor_parallel * replicas if args.expert_parallel else None

@@ -39,7 +39,7 @@ class Model(Section):
 
 
 class EngineArgs(Section):
-    """Launch flags of the engine, as vLLM spells them; each is also a fact for `when` of your own catalogue."""
+    """Launch flags as vLLM spells them; runbooks show those given, and each is a fact for `when` of your catalogue."""
 
     gpu_memory_utilization: float | None = Field(
         None, gt=0, le=1, description="Share of device memory the engine reserves (SGLang: --mem-fraction-static)")
@@ -54,7 +54,8 @@ class EngineArgs(Section):
     expert_parallel_size: int | None = Field(
         None, ge=1, description="Ranks of the expert-parallel group (SGLang --ep-size); default tensor x data parallel")
     eplb: bool = Field(False, description="Expert-parallel load balancer on")
-    eplb_log_balancedness: bool = Field(False, description="vLLM logs the balance of experts")
+    eplb_log_balancedness: bool | None = Field(
+        None, description="vLLM logs the balance of experts; if false, the sidecar's source log has nothing to read")
     num_redundant_experts: int | None = Field(None, ge=0, description="Copies of experts beyond one of each")
     balancedness_report: Literal["off", "server_log", "prometheus", "both"] = Field(
         "off", description="SGLang --expert-balancedness-report-mode")
@@ -67,8 +68,10 @@ class EngineArgs(Section):
         True, description="SGLang --enable-metrics, MindIE MIES_SERVICE_MONITOR_MODE=1; false for vLLM's "
         "--disable-log-stats")
     kv_offload: bool = Field(
-        False, description="A connector offloads KV blocks (vLLM) or hierarchical cache is on (SGLang)")
-    admission_limits: bool = Field(False, description="vLLM --max-num-queued-reqs or --max-num-queued-tokens")
+        False, description="A connector offloads KV blocks (vLLM) or hierarchical cache is on (SGLang); else its "
+        "panels are left out")
+    admission_limits: bool | None = Field(
+        None, description="vLLM --max-num-queued-reqs or --max-num-queued-tokens; if false, nothing is ever refused")
     rust_frontend: bool = Field(False, description="vLLM VLLM_USE_RUST_FRONTEND=1")
 
 

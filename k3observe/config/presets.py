@@ -13,19 +13,17 @@ from k3observe.config.values import Duration
 
 
 class Preset(NamedTuple):
-    """Shape of a model: ``layers`` of which ``moe_layers`` route, routed ``experts`` a layer, ``top_k`` a token."""
+    """Shape of a model: layers that route, routed ``experts`` in each, ``top_k`` of them for a token."""
 
-    layers: int | None = None
     moe_layers: int | None = None
     experts: int | None = None
     top_k: int | None = None
-    shared_experts: int = 0
     startup_grace: Duration = Duration("10m")
     prefix_caching: bool | None = None
     """None: as the engine does by default; False: off unless asked for (K3 on vLLM, recurrent state)."""
 
 
 PRESETS = {
-    "kimi-k3": Preset(93, 92, 896, 16, 2, Duration("1h"), prefix_caching=False),
-    "kimi-k2": Preset(61, 60, 384, 8, 1, Duration("30m")),
+    "kimi-k3": Preset(92, 896, 16, Duration("1h"), prefix_caching=False),
+    "kimi-k2": Preset(60, 384, 8, Duration("30m")),
 }

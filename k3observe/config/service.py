@@ -109,6 +109,18 @@ class Service(Section):
         for index, target in enumerate(self.targets):
             if target in self.targets[:index]:
                 raise FieldError("stands twice", ("targets", index), target, "keep one of them")
+        self._experts_spread()
         if self.kv_source == "sidecar" and "kv-cache" not in self.sidecar.collect:
             raise FieldError("needs kv-cache in sidecar.collect", ("kv_source",), self.kv_source)
         return self
+
+    def _experts_spread(self) -> None:
+        """The balancer gives every rank as many experts, copies among them: engines do not start otherwise."""
+        args, experts = self.engine.args, self.model.known.experts
+        ranks = args.expert_parallel_size or args.tensor_parallel * (1 if args.dp_attention else args.data_parallel)
+        copies = args.num_redundant_experts or 0
+        spread = args.expert_parallel or args.expert_parallel_size
+        if args.eplb and spread and experts is not None and (experts + copies) % ranks:
+            raise FieldError(
+                f"leaves {experts} experts with {copies} copies, which are no whole number on each of {ranks} ranks",
+                ("engine", "args", "num_redundant_experts"), copies, f"use {-experts % ranks}, or {ranks} more")

@@ -67,8 +67,10 @@ def _args(launch: Launch) -> list[str]:
     dark = "--disable-log-stats" if launch.engine.startswith("vllm") else "--enable-metrics"
     notes = {("enable_metrics", False): f"   # as launched; delete this once {dark} is "
              + ("removed" if dark.startswith("--d") else "added")}  # fmt: skip
-    lines = [f"        {name}: {_value(value)}{notes.get((name, value), '')}"
-             for name, value in sorted(launch.args.items())]  # fmt: skip
+    args = dict(launch.args)
+    if launch.engine == "vllm" and launch is not EXAMPLE:
+        args.setdefault("admission_limits", False)
+    lines = [f"        {name}: {_value(value)}{notes.get((name, value), '')}" for name, value in sorted(args.items())]
     return ["      args:", *lines] if lines else []
 
 
@@ -102,13 +104,24 @@ def _devices(launch: Launch, ascend: bool, assumed: list[str]) -> list[str]:
     if not args.get("dp_attention"):
         ranks *= args.get("data_parallel", 1)
     per_node = launch.devices or min(ranks, 16 if ascend else 8)
-    experts = ", experts" if args.get("expert_parallel") else ""
-    kind, collector = ("ascend", "npu") if ascend else ("nvidia", "gpu")
+    source = _experts_source(launch) if args.get("expert_parallel") else ""
+    collect = f"{'npu' if ascend else 'gpu'}, experts], experts: {{source: {source}}}" if source else (
+        f"{'npu' if ascend else 'gpu'}]")  # fmt: skip
+    kind = "ascend" if ascend else "nvidia"
     assumed.append(f"{per_node} {kind} devices a node are assumed, read by a sidecar beside each engine on port 19303")
     return [
         f"    accelerators: {{kind: {kind}, per_node: {per_node}, source: sidecar}}   # assumed",
-        f"    sidecar: {{collect: [{collector}{experts}]}}    # k3observe-exporter beside each engine",
+        f"    sidecar: {{collect: [{collect}}}    # k3observe-exporter beside each engine",
     ]
+
+
+def _experts_source(launch: Launch) -> str:
+    """What tells most of the experts of an engine as it is launched; MindIE tells nothing by itself."""
+    if launch.engine == "sglang":
+        return "log" if launch.args.get("balancedness_report") == "server_log" else "metrics"
+    if launch.engine == "vllm-ascend" or launch.args.get("eplb_log_balancedness"):
+        return "log"
+    return "plugin" if launch.engine == "vllm" else ""
 
 
 def _slug(name: str) -> str:

@@ -13,10 +13,12 @@ _WORDS = {
     "en": {
         "fires": "Fires when", "expr": "Expression", "services": "Services", "threshold": "Threshold", "for": "For",
         "severity": "Severity", "action": "Action", "why": "Why this threshold",
+        "launched": "Engines", "shape": "model: {} MoE layers, {} experts, {} a token",
     },
     "zh-CN": {
         "fires": "触发条件", "expr": "表达式", "services": "服务", "threshold": "阈值", "for": "持续时间",
         "severity": "级别", "action": "处置动作", "why": "阈值依据",
+        "launched": "引擎", "shape": "模型：{} 个 MoE 层，{} 个专家，每个 token 激活 {} 个",
     },
 }  # fmt: skip
 
@@ -56,6 +58,7 @@ def _facts(plan: Plan, rule: Rule, words: dict[str, str], service: str | None) -
         f"- {words['for']}: {rule.settings.for_}",
         f"- {words['severity']}: {rule.settings.severity}",
         f"- {words['action']}: {rule.labels['action']}",
+        *_engines(plan, [service] if service else rule.services, words, rule.alert.dashboard == "experts"),
         "",
         "```promql",
         rule.expr,
@@ -63,3 +66,20 @@ def _facts(plan: Plan, rule: Rule, words: dict[str, str], service: str | None) -
         "",
     ]
     return lines
+
+
+def _engines(plan: Plan, services: Sequence[str], words: dict[str, str], shape: bool) -> Iterator[str]:
+    """How the engines are launched as far as the configuration says: what the page tells to change has these values."""
+    alike: dict[str, list[str]] = {}
+    for name in services:
+        service = plan.services[name]
+        engine, model = service.engine, service.model.known
+        given = engine.args.model_dump(exclude_unset=True, exclude_none=True)
+        args = [f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in given.items()]
+        if shape and model.experts is not None:
+            args.append(words["shape"].format(model.moe_layers, model.experts, model.top_k))
+        title = f"{plan.catalogue.sources[engine.name].title} {engine.version or ''}".rstrip()
+        alike.setdefault(", ".join([title, *args]), []).append(name)
+    for launched, names in list(alike.items())[:5]:
+        place = f" ({', '.join(names[:5])}{' …' if len(names) > 5 else ''})" if len(alike) > 1 else ""
+        yield f"- {words['launched']}{place}: {launched}"

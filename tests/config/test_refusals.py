@@ -147,6 +147,11 @@ REFUSALS = {
     "a duration without a unit": (
         SMALLEST + "alerts: {KVCacheUsageHigh: {for: 5}}\n",
         "k3.yaml:7: alerts.KVCacheUsageHigh.for: is no duration: 5: write 5s"),
+    "experts that do not spread over the ranks": (
+        instead('"0.33"}', '"0.33", args: {eplb: true, expert_parallel: true, tensor_parallel: 8, '
+                "num_redundant_experts: 3}}\n    model: {preset: kimi-k3}"),
+        "k3.yaml:5: services[0].engine.args.num_redundant_experts: leaves 896 experts with 3 copies, which are no "
+        "whole number on each of 8 ranks: 3: use 0, or 8 more"),
     "an unknown preset": (
         with_service("model: {preset: kimi-k4}"),
         "k3.yaml:6: services[0].model.preset: is no known preset: 'kimi-k4': did you mean 'kimi-k3'?"),

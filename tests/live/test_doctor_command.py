@@ -153,5 +153,5 @@ def test_a_source_the_plan_needs_and_nobody_gave_is_named(tmp_path: Path, captur
     config.write_text(CONFIG.replace("VERSION", "0.28") + "    sidecar: {collect: [experts]}\n")
     run = doctor("-f", str(config), str(capture), "--output", "json", "--language", "en")
     assert run.returncode == 1
-    alert = next(row for row in json.loads(run.stdout)["alerts"] if row["alert"] == "ExpertLoadVarianceHigh")
+    alert = next(row for row in json.loads(run.stdout)["alerts"] if row["alert"] == "ExpertBalanceLow")
     assert "k3observe sidecar, which is not among the sources given" in alert["reason"]

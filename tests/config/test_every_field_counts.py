@@ -1,0 +1,85 @@
+"""No field of engine.args and model is decoration: each changes what is rendered or what is armed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k3observe.catalogue import load as load_catalogue
+from k3observe.config import ConfigError, loads
+from k3observe.config.engine import EngineArgs, Model
+from k3observe.plan import Plan, plan
+from k3observe.render.bundle import render
+from k3observe.rules import load as load_rules
+
+ANOTHER: dict[str, Any] = {"balancedness_report": "both", "kv_cache_dtype": "fp8", "quantization": "awq",
+                           "preset": "kimi-k2", "served_name": "other", "startup_grace": "2h",
+                           "gpu_memory_utilization": 0.8}  # fmt: skip
+
+
+def planned(args: str = "", model: str = "preset: kimi-k3", sidecar: str = "{collect: [experts]}") -> Plan:
+    text = f"""
+version: 1
+stack: k3
+services:
+  - name: k3
+    engine: {{name: vllm, version: "0.33", args: {{{args}}}}}
+    model: {{{model}}}
+    targets: ["a:8000"]
+    sidecar: {sidecar}
+"""
+    return plan(loads(text), load_catalogue(), load_rules())
+
+
+def rendered(made: Plan) -> dict[str, bytes]:
+    return render(made, frozenset({"prometheus", "runbooks"}))
+
+
+@pytest.mark.parametrize(("section", "field"), [
+    *(("args", name) for name in EngineArgs.model_fields), *(("model", name) for name in Model.model_fields),
+])  # fmt: skip
+def test_a_field_changes_the_bundle(section: str, field: str) -> None:
+    default = (EngineArgs if section == "args" else Model).model_fields[field].default
+    value = ANOTHER.get(field, str(not default).lower() if isinstance(default, bool) else None)
+    for candidate in [value] if value is not None else ["3", "true"]:  # a number, else a switch without a default
+        line = f"{field}: {candidate}"
+        try:
+            made = planned(args=line) if section == "args" else planned(
+                model=line if field == "preset" else f"preset: kimi-k3, {line}")
+        except ConfigError:
+            assert candidate == "3", f"{line} is refused"
+            continue
+        assert rendered(made) != rendered(planned())
+        return
+
+
+HONEST = {
+    "a log has no variance": ("", "{collect: [experts]}", "ExpertLoadVarianceHigh", False),
+    "a log has a balance": ("", "{collect: [experts]}", "ExpertBalanceLow", True),
+    "a log that nothing writes has none": (
+        "eplb_log_balancedness: false", "{collect: [experts]}", "ExpertBalanceLow", False),
+    "counts have a variance": (
+        "", "{collect: [experts], experts: {source: plugin}}", "ExpertLoadVarianceHigh", True),
+    "a queue without a limit refuses nothing": ("admission_limits: false", "{}", "RequestsRejected", False),
+    "of a queue nothing is known": ("", "{}", "RequestsRejected", True),
+}
+
+
+@pytest.mark.parametrize("case", HONEST)
+def test_an_alert_is_armed_only_where_it_can_fire(case: str) -> None:
+    args, sidecar, alert, armed = HONEST[case]
+    made = planned(args, sidecar=sidecar)
+    assert (alert in {item.alert.name for item in made.armed}) is armed
+    assert armed or next(blind.fix for blind in made.blind if blind.alert.name == alert) is not None
+
+
+def test_panels_of_offloaded_blocks_need_the_connector() -> None:
+    assert "kv_offload_bytes" not in planned().signals
+    assert "kv_offload_bytes" in planned("kv_offload: true").signals
+
+
+def test_attention_that_divides_the_ranks_makes_no_more_of_them() -> None:
+    args = "expert_parallel: true, tensor_parallel: 8, data_parallel: 4"
+    assert planned(args).facts["k3"]["expert_parallel_size"] == 32
+    assert planned(f"{args}, dp_attention: true").facts["k3"]["expert_parallel_size"] == 8
