@@ -8,6 +8,7 @@ killed by the kernel.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import selectors
@@ -22,6 +23,7 @@ MAX_OUTPUT = 1 << 20
 MAX_STDERR = 1 << 14
 _POLL = 0.05
 _GRACE = 0.5
+_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 NOT_FOUND, NOT_EXECUTABLE = "not_found", "not_executable"
 TIMEOUT, HUNG, FLOOD, STOPPED = "timeout", "hung", "too_much_output", "stopped"
@@ -103,8 +105,9 @@ class NpuSmi:
         except FileNotFoundError as error:
             raise RunError(NOT_FOUND, f"{command[0]} does not exist: name it with --npu.smi-path") from error
         except OSError as error:
-            raise RunError(
-                NOT_EXECUTABLE, f"{command[0]}: {error.strerror}: check its mode and architecture") from error
+            helps = "raise the limits of files, processes and memory" if error.errno in _OUT_OF else \
+                "check its mode and architecture"
+            raise RunError(NOT_EXECUTABLE, f"{command[0]}: {error.strerror}: {helps}") from error
 
     def _read(self, process: subprocess.Popen[bytes]) -> Output:
         deadline = time.monotonic() + self.timeout
