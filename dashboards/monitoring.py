@@ -133,8 +133,7 @@ _ALERTS = Row(title=Text("Alerts and notifications", "告警与通知"), height=
                "Alertmanager 按接收方式发出的通知，以及未能送达的通知。"),
           Query("60 * sum by (integration) (rate(alertmanager_notifications_total[$__rate_interval])) > 0",
                 "{{integration}}"),
-          Query("60 * sum by (integration) (rate(alertmanager_notifications_failed_total[$__rate_interval])) > 0",
-                Text("{{integration}} failed", "{{integration}} 失败")),
+          Query("60 * sum(rate(alertmanager_notifications_failed_total[$__rate_interval]))", Text("failed", "失败")),
           low=0, idle=_NONE_SENT, colours={"failed": RED, "失败": RED}),
 ))  # fmt: skip
 
