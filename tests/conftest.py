@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from k3observe.drill import binaries
 from k3observe.drill.binaries import Release
+from tests.programs import missing, program
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,38 +35,38 @@ def toolset(request: pytest.FixtureRequest) -> Release:
 
 @pytest.fixture(scope="session")
 def promtool(toolset: Release) -> Path:
-    return _program("promtool", toolset)
+    return program("promtool", toolset)
 
 
 @pytest.fixture(scope="session")
 def amtool(toolset: Release) -> Path:
-    return _program("amtool", toolset)
+    return program("amtool", toolset)
 
 
 @pytest.fixture(scope="session")
 def prometheus_bin(toolset: Release) -> Path:
-    return _program("prometheus", toolset)
+    return program("prometheus", toolset)
 
 
 @pytest.fixture(scope="session")
 def prometheus_of_today() -> Path:
     """For tests to which it does not matter which one it is."""
-    return _program("prometheus", "3.5")
+    return program("prometheus", "3.5")
 
 
 @pytest.fixture(scope="session")
 def alertmanager_bin(toolset: Release) -> Path:
-    return _program("alertmanager", toolset)
+    return program("alertmanager", toolset)
 
 
 @pytest.fixture(scope="session")
 def victoria_metrics_bin() -> Path:
-    return _program("victoria-metrics", "3.5")
+    return program("victoria-metrics", "3.5")
 
 
 @pytest.fixture(scope="session")
 def vmalert_bin() -> Path:
-    return _program("vmalert", "3.5")
+    return program("vmalert", "3.5")
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +74,7 @@ def c_compiler() -> Path:
     """For the fakes of the device libraries."""
     found = shutil.which("cc") or shutil.which("gcc")
     if found is None:
-        _missing("a C compiler is missing: apt-get install gcc libc6-dev")
+        missing("a C compiler is missing: apt-get install gcc libc6-dev")
     return Path(found)
 
 
@@ -86,7 +85,7 @@ def node_modules() -> Path:
 
     problem = setup_node.problem()
     if problem is not None:
-        _missing(problem)
+        missing(problem)
     return setup_node.FOLDER / "node_modules"
 
 
@@ -96,7 +95,7 @@ def chromium() -> Path:
 
     found = setup_chromium.find()
     if found is None:
-        _missing("chromium is missing: python -m tools.setup_chromium")
+        missing("chromium is missing: python -m tools.setup_chromium")
     return found
 
 
@@ -107,17 +106,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         older = getattr(item, "callspec", None) is not None and item.callspec.params.get("toolset") == "2.42"  # type: ignore[attr-defined]
         if older and {"prometheus_bin", "alertmanager_bin"} & set(fixtures):
             item.add_marker(pytest.mark.long)
-
-
-def _program(name: str, release: Release) -> Path:
-    try:
-        return binaries.find(name, release).path
-    except binaries.BinaryMissingError as error:
-        _missing(str(error))
-
-
-def _missing(message: str) -> NoReturn:
-    """A build fails without what it needs; a person without it still gets the rest of the tests."""
-    if os.environ.get("CI"):
-        pytest.fail(message)
-    pytest.skip(message)

@@ -14,7 +14,8 @@ import pytest
 from k3observe.catalogue import Catalogue
 from k3observe.catalogue.expression import Spelling
 from k3observe.catalogue.reading import read
-from k3observe.drill.binaries import BinaryMissingError, Release, find
+from k3observe.drill.binaries import Release
+from tests.programs import program
 
 from .conftest import Captured
 from .recorded import by_hand, entries, write_test
@@ -40,13 +41,6 @@ SAMPLES = [
 ]
 
 
-def promtool(release: Release) -> Path:
-    try:
-        return find("promtool", release).path
-    except BinaryMissingError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.parametrize(("release", "spelling"), [("3.5", "colon"), ("2.42", "underscore")])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_recorded_values_are_those_in_the_file(
@@ -57,7 +51,8 @@ def test_recorded_values_are_those_in_the_file(
     assert len(wanted) >= 12
     assert all(wanted.values()), [record for record, values in wanted.items() if not values]
     test = write_test(tmp_path, catalogue, capture, spelling, wanted)
-    run = subprocess.run([promtool(release), "test", "rules", test], capture_output=True, text=True, timeout=60)
+    command = [program("promtool", release), "test", "rules", test]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -77,5 +72,5 @@ def test_what_doctor_reads_is_what_prometheus_records(
         wanted[signal.series] = {(*labels, *instance, *service): value for labels, value in values.items()}
     assert len(wanted) >= 8
     test = write_test(tmp_path, catalogue, capture, "colon", wanted)
-    run = subprocess.run([promtool("3.5"), "test", "rules", test], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([program("promtool"), "test", "rules", test], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -11,8 +11,7 @@ import yaml
 from k3observe.catalogue import Catalogue, Entry, Version
 from k3observe.catalogue.expression import example_histogram, example_series, recording
 from k3observe.drill.binaries import Release
-
-from .test_recording import promtool
+from tests.programs import program
 
 BY = ("stack", "service", "role")
 TARGET = {"stack": "s", "service": "v", "role": "unified", "instance": "i:1"}
@@ -50,7 +49,7 @@ def evaluate(
         }],
     }  # fmt: skip
     (folder / "test.yml").write_text(yaml.safe_dump(test))
-    command = [promtool(release), "test", "rules", folder / "test.yml"]
+    command = [program("promtool", release), "test", "rules", folder / "test.yml"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -230,7 +229,7 @@ def test_example_series_yield_the_value_they_promise(
         "interval": "1m", "input_series": [{"series": name, "values": values} for name, values in series],
         "promql_expr_test": queries}]}  # fmt: skip
     (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
-    command = [promtool("3.5"), "test", "rules", tmp_path / "test.yml"]
+    command = [program("promtool"), "test", "rules", tmp_path / "test.yml"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
     assert len(queries) >= 3

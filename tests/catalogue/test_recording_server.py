@@ -12,9 +12,10 @@ from k3observe.catalogue import Catalogue
 from k3observe.catalogue.expression import recording
 from k3observe.drill import servers
 from k3observe.drill.advance import Replay
-from k3observe.drill.binaries import BinaryMissingError, Release, find
+from k3observe.drill.binaries import Release
 from k3observe.drill.exposition import parse
 from k3observe.drill.replay import serve
+from tests.programs import program
 
 from .conftest import Captured
 from .recorded import BY, by_hand, entries
@@ -26,10 +27,7 @@ NAMES = ["vllm-0.8.5.prom", "vllm-0.33.0-dp4-skew.prom", "sglang-0.5.23-dpattn8x
 def test_a_prometheus_that_scrapes_an_engine_records_what_the_engine_said(
     release: Release, catalogue: Catalogue, captures: dict[str, Captured], tmp_path: Path
 ) -> None:
-    try:
-        binary = find("prometheus", release).path
-    except BinaryMissingError as error:
-        pytest.skip(str(error))
+    binary = program("prometheus", release)
     groups, jobs = [], []
     with ExitStack() as targets:
         for number, name in enumerate(NAMES):

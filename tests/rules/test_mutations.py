@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from k3observe.drill import binaries
-from k3observe.drill.binaries import BinaryMissingError
 from k3observe.render import render
+from tests.programs import program
 from tests.rules.mutants import Mutant, mutants
 from tests.rules.stacks import planned, stack
 
@@ -36,10 +35,7 @@ class Planted(NamedTuple):
 
 
 def test_95_percent_of_planted_faults_are_noticed_and_the_others_are_explained(tmp_path: Path) -> None:
-    try:
-        promtool = binaries.find("promtool", "3.5").path
-    except BinaryMissingError as error:
-        pytest.skip(str(error))
+    promtool = program("promtool")
     bundle = tmp_path / "bundle"
     for path, content in render(planned(stack()), frozenset({"prometheus"})).items():
         (bundle / path).parent.mkdir(parents=True, exist_ok=True)

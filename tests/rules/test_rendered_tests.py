@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from k3observe.drill import binaries
-from k3observe.drill.binaries import BinaryMissingError, Release
+from k3observe.drill.binaries import Release
 from k3observe.render import render
+from tests.programs import program
 from tests.rules.stacks import SERVICES, planned, stack
 
 # the first questions of operators on the engine most of them run, and a whole small set; all of it in the long run
@@ -21,10 +21,7 @@ LONG: list[tuple[str, Release]] = [(name, release) for name in SERVICES for rele
 
 
 def run(name: str, release: Release, folder: Path, only: tuple[str, ...] = (), **more: object) -> str:
-    try:
-        promtool = binaries.find("promtool", release).path
-    except BinaryMissingError as error:
-        pytest.skip(str(error))
+    promtool = program("promtool", release)
     for path, content in render(planned(stack(name) | more), frozenset({"prometheus"})).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
