@@ -17,24 +17,21 @@ from prometheus_client.core import Metric
 from k3observe.exporters import families
 from k3observe.exporters.collector import SourceStatus, source_families
 from k3observe.exporters.experts import counts, formats
-from k3observe.exporters.experts.fetch import Fetcher
 from k3observe.exporters.experts.files import read_file
 from k3observe.exporters.experts.heatmap import HeatMapReader
-from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, RankDevice, Rebalance
+from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads
 from k3observe.exporters.experts.log import LogSource
 from k3observe.exporters.experts.merge import all_phases
+from k3observe.exporters.experts.pages import Fetcher
 from k3observe.exporters.experts.peers import PATH, Peers, add_up, window_url
 from k3observe.exporters.experts.polled import CountsReader, PolledSource
 from k3observe.exporters.experts.report import Options, rebalance_families, report
 from k3observe.exporters.experts.source import Source
 from k3observe.exporters.experts.window import Window
+from k3observe.exporters.fetch import client_context, endpoint
 from k3observe.exporters.flags import bounded
-from k3observe.exporters.kvcache.fetch import client_context, endpoint
 
 MAX_MODELS = 4
-MAX_BYTES = 16 << 20
-"""Of a page; 92 layers of 896 experts are less than 1 MB."""
-MAX_DEVICES = 1024
 K3_MOE_LAYERS = 92
 SOURCES = {"log": "log_file", "metrics": "metrics_url", "file": "file", "http": "http_url", "plugin": "plugin_dir"}
 """Sources and the flag that each needs."""
@@ -97,7 +94,7 @@ def from_args(args: argparse.Namespace, log: logging.Logger) -> ExpertsCollector
     context = None
     if any(url and url.startswith("https:") for url in urls):
         context = client_context(args.experts_ca_file, args.experts_insecure_skip_verify)
-    fetcher = Fetcher(args.experts_timeout, MAX_BYTES, context, args.experts_authorization_file)
+    fetcher = Fetcher(args.experts_timeout, counts.MAX_BYTES, context, args.experts_authorization_file)
     peers = Peers(args.experts_peer, fetcher, args.experts_interval, instance) if args.experts_peer else None
     return ExpertsCollector(
         _source(args, fetcher), peers, log, instance=instance, window_seconds=args.experts_window,
@@ -123,9 +120,9 @@ def _source(args: argparse.Namespace, fetcher: Fetcher) -> Source | None:
         url = args.experts_http_url
         return PolledSource("http", url, partial(fetcher.get, url), CountsReader(model), seconds)
     if args.experts_source == "plugin":
-        from k3observe.exporters.experts import plugin
+        from k3observe.exporters.experts.plugin import PluginSource
 
-        return plugin.source(args.experts_plugin_dir, seconds)
+        return PluginSource(args.experts_plugin_dir, seconds)
     return None
 
 
@@ -155,7 +152,6 @@ class ExpertsCollector:
         self._peers_status = SourceStatus("experts", "peers", peers.reasons) if peers else None
         self._lock = threading.Lock()
         self._places = dict(places or {})
-        self._devices: dict[tuple[str, int], RankDevice] = {}
         self._rebalances: dict[str, int] = {}
         self._rebalance_seconds: dict[str, float] = {}
         self._said: set[str] = set()
@@ -199,16 +195,14 @@ class ExpertsCollector:
         models = dict.fromkeys([*(part.model for part in loads), *(reading.model for reading in readings)])
         with self._lock:
             yield from rebalance_families(self._rebalances, self._rebalance_seconds)
-            yield self._rank_info(models)
+        yield self._rank_info(models)
 
     def _rank_info(self, models: Iterable[str]) -> Metric:
-        """Return the devices of ranks: those the flags name, for every model, else those the source tells."""
-        labels = {
-            (device.model, str(device.rank)): (device.device, device.uuid) for device in self._devices.values()}
-        labels.update({(model, str(rank)): place for model in models for rank, place in self._places.items()})
+        """Return the devices of ranks that the flags name, for every model."""
         info = families.EXPERT_RANK_INFO.new()
-        for rank, place in labels.items():
-            info.add_metric((*rank, *place), 1)
+        for model in models:
+            for rank, place in self._places.items():
+                info.add_metric((model, str(rank), *place), 1)
         return info
 
     def _take(self, event: Event) -> None:
@@ -219,12 +213,8 @@ class ExpertsCollector:
             elif self._source and self._source.name in ("log", "plugin"):
                 # both tell of rearrangements: none so far is 0, so that the first one is an increase
                 self._count_rebalances(event.model, 0)
-        elif isinstance(event, Rebalance):
-            self._count_rebalances(event.model, 1, event.seconds)
         else:
-            with self._lock:
-                if len(self._devices) < MAX_DEVICES or (event.model, event.rank) in self._devices:
-                    self._devices[event.model, event.rank] = event
+            self._count_rebalances(event.model, 1, event.seconds)
 
     def _count_rebalances(self, model: str, number: int, seconds: float | None = None) -> None:
         """Count for the models named last: names come from what is read, and an engine may be given another model."""

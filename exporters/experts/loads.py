@@ -31,7 +31,6 @@ class ExpertLoads:
     columns: tuple[int, ...] = ()
     ranks_seen: int | None = None
     ranks_expected: int | None = None
-    recorded_share: float = 1.0
 
 
 class BalanceReading(NamedTuple):
@@ -63,14 +62,4 @@ class Rebalance:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RankDevice:
-    """The device an expert-parallel rank runs on, as the accelerator metrics name it."""
-
-    model: str
-    rank: int
-    device: str
-    uuid: str = ""
-
-
-Event = ExpertLoads | BalanceReading | Rebalance | RankDevice
+Event = ExpertLoads | BalanceReading | Rebalance

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts import counts
-from k3observe.exporters.experts.fetch import Fetcher, PageError
 from k3observe.exporters.experts.loads import ExpertLoads
 from k3observe.exporters.experts.merge import merge
-from k3observe.exporters.kvcache.fetch import endpoint
+from k3observe.exporters.experts.pages import Fetcher, PageError
+from k3observe.exporters.fetch import endpoint
 
 PATH = "/experts/v1/window"
 

@@ -14,19 +14,16 @@ from pathlib import Path
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts.plugin_files import Directory
 from k3observe.exporters.experts.plugin_ranks import Engines
-from k3observe.exporters.experts.source import Sink, Source
+from k3observe.exporters.experts.source import Sink
 
 POLL_SECONDS = 1.0
 """Looking costs one ``stat`` a file; only files that changed are read."""
 
 
-def source(directory: Path, poll_seconds: float = POLL_SECONDS) -> Source:
-    """Return the source that looks into ``directory`` every second, or more often where ``poll_seconds`` is less."""
-    return PluginSource(directory, min(poll_seconds, POLL_SECONDS))
-
-
 class PluginSource:
     """Hands over the loads of each pass that all living ranks have published.
+
+    It looks into ``directory`` every second, or more often where ``poll_seconds`` is less.
 
     It succeeds with each new publication, also of an interval in which the engine did not count; an engine that is
     idle publishes nothing and is no failure. ``absent``: no file is there. ``stale``: no writer is alive. ``invalid``:
@@ -37,7 +34,7 @@ class PluginSource:
     reasons = ("absent", "stale", "invalid")
 
     def __init__(self, directory: Path, poll_seconds: float) -> None:
-        self._directory, self._poll_seconds = Directory(directory), poll_seconds
+        self._directory, self._poll_seconds = Directory(directory), min(poll_seconds, POLL_SECONDS)
         self._engines = Engines()
         self._stop = threading.Event()
         self._said: set[str] = set()

@@ -39,9 +39,7 @@ class _Sum:
     first: ModelCounts
     counts: array[int]
     totals: array[int]
-    steps: int
     recorded: int
-    total_steps: int
     total_recorded: int
     settled: bool
 
@@ -191,18 +189,14 @@ def _loads(group: _Group, parts: list[Publication]) -> tuple[list[ExpertLoads], 
         then = before.sums.get(name) if before and before.ranks == ranks else None
         if then is not None and (then.first.rows, then.first.columns) != (now.first.rows, now.first.columns):
             then = None
-        recorded, steps = now.recorded, now.steps
-        if then is not None:
-            recorded, steps = now.total_recorded - then.total_recorded, now.total_steps - then.total_steps
-        if recorded <= 0:
-            continue
+        if (now.recorded if then is None else now.total_recorded - then.total_recorded) <= 0:
+            continue  # steps that were not counted are no load of 0
         counts: Sequence[int] = now.counts if then is None else array("q", map(sub, now.totals, then.totals))
         seconds = first.seconds if then is None or before is None else _end(parts) - before.time
         rows = _rows(counts, now.first.columns)
         part = ExpertLoads(
             model=name, scope="rank", counts=placed(rows, first.ep_size), seconds=seconds, time=_end(parts),
-            layers=_layers(now.first, first), ranks_seen=len(parts), ranks_expected=first.ep_size,
-            recorded_share=min(1.0, recorded / steps) if steps else 1.0)
+            layers=_layers(now.first, first), ranks_seen=len(parts), ranks_expected=first.ep_size)
         loads.append(part)
         if now.first.logical is not None and now.settled:
             if then is not None and then.first.map_number != now.first.map_number:
@@ -221,8 +215,7 @@ def _sums(parts: Iterable[Publication]) -> tuple[dict[str, _Sum], list[str]]:
             so_far = sums.get(model.model)
             if so_far is None:
                 sums[model.model] = _Sum(
-                    model, model.counts, model.totals, model.steps, model.recorded, model.total_steps,
-                    model.total_recorded, model.settled)
+                    model, model.counts, model.totals, model.recorded, model.total_recorded, model.settled)
                 continue
             if (model.rows, model.columns) != (so_far.first.rows, so_far.first.columns):
                 misfits.append(f"rank {part.ep_rank} has {model.rows} x {model.columns} counts of {model.model!r}, "
@@ -231,8 +224,7 @@ def _sums(parts: Iterable[Publication]) -> tuple[dict[str, _Sum], list[str]]:
             sums[model.model] = _Sum(
                 so_far.first,
                 array("q", map(add, so_far.counts, model.counts)), array("q", map(add, so_far.totals, model.totals)),
-                so_far.steps + model.steps, so_far.recorded + model.recorded,
-                so_far.total_steps + model.total_steps, so_far.total_recorded + model.total_recorded,
+                so_far.recorded + model.recorded, so_far.total_recorded + model.total_recorded,
                 so_far.settled and model.settled)
     return sums, misfits
 

@@ -16,8 +16,7 @@ class Source(Protocol):
     """Where expert loads come from: an engine's log or metrics, a file of counts, a plugin in the engine.
 
     ``reasons`` are the values of the label ``reason`` that the source passes to ``SourceStatus.failed``; at most
-    three, as they are part of the stated number of series. A module of a source has a function ``source`` that makes
-    one from its flags: ``plugin.source(directory: Path, poll_seconds: float) -> Source``.
+    three, as they are part of the stated number of series.
     """
 
     @property

@@ -144,7 +144,7 @@ class Window:
         rows = tuple(tuple(flat[start : start + width]) for start in range(0, len(flat), width)) if width else ()
         return ExpertLoads(
             newest.model, newest.scope, rows, self.seconds, newest.time, newest.phase, newest.layers, newest.columns,
-            newest.ranks_seen, newest.ranks_expected, newest.recorded_share)
+            newest.ranks_seen, newest.ranks_expected)
 
     def _expire(self, now: float) -> None:
         current = int(now / self._width)

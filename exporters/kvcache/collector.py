@@ -17,10 +17,7 @@ from prometheus_client.core import Metric
 from k3observe.exporters import families
 from k3observe.exporters.collector import SourceStatus, source_families
 from k3observe.exporters.exposition import Reader, help_of
-from k3observe.exporters.flags import bounded
-from k3observe.exporters.kvcache.counters import Counters, Totals
-from k3observe.exporters.kvcache.engines import NAMES, EngineReading, normalise
-from k3observe.exporters.kvcache.fetch import (
+from k3observe.exporters.fetch import (
     REASONS,
     Endpoint,
     FetchError,
@@ -28,6 +25,9 @@ from k3observe.exporters.kvcache.fetch import (
     endpoint,
     fetch,
 )
+from k3observe.exporters.flags import bounded
+from k3observe.exporters.kvcache.counters import Counters, Totals
+from k3observe.exporters.kvcache.engines import NAMES, EngineReading, normalise
 
 _MAX_FOLLOWED = 1024
 

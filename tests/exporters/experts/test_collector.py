@@ -20,7 +20,7 @@ import pytest
 from k3observe.exporters import families
 from k3observe.exporters.collector import SourceStatus
 from k3observe.exporters.experts.collector import ExpertsCollector, add_flags, from_args
-from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, Phase, RankDevice, Rebalance, Scope
+from k3observe.exporters.experts.loads import BalanceReading, Event, ExpertLoads, Phase, Rebalance, Scope
 from k3observe.exporters.experts.report import Options
 from k3observe.exporters.experts.source import Sink
 
@@ -157,8 +157,8 @@ def test_there_are_at_most_30_series_and_one_more_a_rank() -> None:
 def test_every_family_has_the_labels_it_declares() -> None:
     declared = {family.name: family.labels for family in families.ALL}
     collector = ExpertsCollector(
-        Told(loads([[5, 5]]), loads([[5, 5]], "expert"), RankDevice("K3", 0, "0", "GPU-1"), Rebalance("K3", NOW, 1.0)),
-        None, LOG, instance="me", window_seconds=300, options=Options(0, True, 3, 2), clock=lambda: NOW)
+        Told(loads([[5, 5]]), loads([[5, 5]], "expert"), Rebalance("K3", NOW, 1.0)), None, LOG, instance="me",
+        window_seconds=300, options=Options(0, True, 3, 2), places={0: ("0", "GPU-1")}, clock=lambda: NOW)
     collector.start()
     for metric in collector.collect():
         for sample in metric.samples:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from k3observe.exporters.experts.fetch import Fetcher, PageError
 from k3observe.exporters.experts.loads import ExpertLoads
+from k3observe.exporters.experts.pages import Fetcher, PageError
 from k3observe.exporters.experts.peers import add_up, window_url
 
 BALANCE = "k3_expert_balance_ratio"

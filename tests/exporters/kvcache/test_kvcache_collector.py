@@ -6,8 +6,8 @@ import time
 
 from prometheus_client import generate_latest
 
+from k3observe.exporters.fetch import endpoint
 from k3observe.exporters.kvcache.collector import KvCacheCollector
-from k3observe.exporters.kvcache.fetch import endpoint
 from tests.exporters.exporter_process import wait_until
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from k3observe.exporters.kvcache.fetch import client_context
+from k3observe.exporters.fetch import client_context
 from k3observe.exporters.web import authentication
 from k3observe.exporters.web.authentication import BasicAuth
 from tests.exporters.exporter_process import PROGRAM, Certificate, Exporter, split, wait_until

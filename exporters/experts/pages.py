@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3observe.exporters.experts.files import read_file
-from k3observe.exporters.kvcache.fetch import FetchError, endpoint, fetch
+from k3observe.exporters.fetch import FetchError, endpoint, fetch
 
 MAX_CREDENTIALS = 1 << 16
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from k3observe.exporters.kvcache.fetch import REASONS, Endpoint, FetchError, client_context, endpoint, fetch
+from k3observe.exporters.fetch import REASONS, Endpoint, FetchError, client_context, endpoint, fetch
 from tests.exporters.exporter_process import Certificate, Engine
 
 RunEngine = Callable[..., Engine]

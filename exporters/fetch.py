@@ -1,4 +1,4 @@
-"""One GET of an engine's exposition, bounded in time and size whatever the other side does."""
+"""One GET of an exposition or of a page of counts, bounded in time and size whatever the other side does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FetchError(Exception):
 
 
 class Endpoint(NamedTuple):
-    """Where an engine serves its metrics."""
+    """A parsed URL; ``target`` is its path and query."""
 
     scheme: str
     host: str
