@@ -167,7 +167,7 @@ def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> 
     _experts(engine, value("--moe-a2a-backend"), args, notes)
     if engine == "mindie" and env.get("MIES_SERVICE_MONITOR_MODE") != "1":
         notes.append("MindIE serves no metrics unless MIES_SERVICE_MONITOR_MODE=1 is set at its start: set it")
-    if engine == "sglang" and "enable_metrics" not in args:
+    if engine == "sglang" and "enable_metrics" not in args and "--config" not in values:
         notes.append("SGLang serves no metrics without --enable-metrics: add it")
         args["enable_metrics"] = False
     elif args.get("enable_metrics") is False:

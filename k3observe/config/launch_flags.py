@@ -9,6 +9,7 @@ from typing import Any
 
 def _count(text: str) -> int:
     """Numbers as engines take them: 131072, 128k (decimal), 128K (binary), 1m, 1M."""
+    text = re.sub(r"(?<=\d)_(?=\d)", "", text)
     match = re.fullmatch(r"(\d{1,9})|(\d{1,6}(?:\.\d{1,6})?)([kKmM])", text)
     if not match:
         raise ValueError("is no number")

@@ -34,7 +34,7 @@ def invocations(text: str, name: str) -> Iterator[Invocation]:
             for service in data["services"].values():
                 yield from _composed(mapping(service), name)
         else:
-            yield from _pods(data, data, name, {})
+            yield from _pods(data, data, name, {}, set())
 
 
 def _composed(service: Mapping[str, Any], name: str) -> Iterator[Invocation]:
@@ -43,43 +43,48 @@ def _composed(service: Mapping[str, Any], name: str) -> Iterator[Invocation]:
         if isinstance(item, dict):
             ports = [_number(item.get(field)) for field in ("target", "published")]
             if ports[0] and ports[1]:
-                published[ports[0]] = (str(item.get("host_ip") or ""), ports[1])
+                published[ports[0]] = (scalar(item.get("host_ip")), ports[1])
         else:
-            published.update(publication(str(item)))
+            published.update(publication(scalar(item)))
     known = _environment(service.get("environment"))
     words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
     host = service.get("network_mode") == "host"
-    place = Place(str(service.get("image") or ""), None if host else published)
+    place = Place(scalar(service.get("image")), None if host else published)
     yield from started([expanded(word.replace("$$", "$"), known) for word in words], name, known, place, {})
 
 
-def _pods(node: Any, document: Mapping[str, Any], name: str, labels: Mapping[str, Any], depth: int = 0
+def _pods(node: Any, document: Mapping[str, Any], name: str, labels: Mapping[str, Any], seen: set[int]
           ) -> Iterator[Invocation]:  # fmt: skip
-    """Containers wherever a template of pods stands; the workers of a LeaderWorkerSet with a leader serve nothing."""
-    if depth > 12 or not isinstance(node, dict | list):
+    """Containers wherever a template of pods stands; the workers of a LeaderWorkerSet with a leader serve nothing.
+
+    What aliases repeat is looked at once.
+    """
+    if id(node) in seen or not isinstance(node, dict | list):
         return
+    seen.add(id(node))
     if isinstance(node, list):
         for item in node:
-            yield from _pods(item, document, name, labels, depth + 1)
+            yield from _pods(item, document, name, labels, seen)
         return
+    document = node if "kind" in node and "metadata" in node else document  # an item of a List
     labels = mapping(mapping(node.get("metadata")).get("labels")) or labels
     for container in map(mapping, items(node.get("containers"))):
         yield from _contained(container, document, name, labels)
     for key, value in node.items():
         if key not in ("containers", "metadata") and not (key == "workerTemplate" and "leaderTemplate" in node):
-            yield from _pods(value, document, name, labels, depth + 1)
+            yield from _pods(value, document, name, labels, seen)
 
 
 def _contained(container: Mapping[str, Any], document: Mapping[str, Any], name: str, labels: Mapping[str, Any]
                ) -> Iterator[Invocation]:  # fmt: skip
-    known = {str(item.get("name")): str(item["value"]) for item in map(mapping, items(container.get("env")))
+    known = {scalar(item.get("name")): scalar(item["value"]) for item in map(mapping, items(container.get("env")))
              if item.get("value") is not None}  # fmt: skip
-    words = [str(word) for key in ("command", "args") for word in items(container.get(key))]
+    words = [scalar(word) for key in ("command", "args") for word in items(container.get(key))]
     ports = [_number(mapping(port).get("containerPort")) for port in items(container.get("ports"))]
     kind, metadata, spec = document.get("kind"), mapping(document.get("metadata")), mapping(document.get("spec"))
     limits = mapping(mapping(container.get("resources")).get("limits"))
     place = Place(
-        str(container.get("image") or ""), None, _discovery(kind, metadata, spec, container, labels),
+        scalar(container.get("image")), None, _discovery(kind, metadata, spec, container, labels),
         tuple(port for port in ports if port), _number(spec.get("replicas")),
         next((count for device in _DEVICES if (count := _number(limits.get(device)))), None),
     )  # fmt: skip
@@ -91,17 +96,17 @@ def _discovery(
     labels: Mapping[str, Any],
 ) -> Mapping[str, Any] | None:  # fmt: skip
     """How the pods are found: by their labels, those of a LeaderWorkerSet by the one that its controller sets."""
-    workload, namespace = str(metadata.get("name") or ""), str(metadata.get("namespace") or "")
+    workload, namespace = scalar(metadata.get("name")), scalar(metadata.get("namespace"))
     if kind == "LeaderWorkerSet" and _LABEL.fullmatch(workload):
         labels = {"leaderworkerset.sigs.k8s.io/name": workload}
-    selector = {str(key): str(value) for key, value in labels.items() if _LABEL.fullmatch(str(value))}
+    selector = {key: scalar(value) for key, value in labels.items() if _LABEL.fullmatch(scalar(value))}
     if not selector:
         return None
     found: dict[str, Any] = {"namespace": namespace} if _LABEL.fullmatch(namespace) else {}
     found["selector"] = selector
     if kind in _WORKLOADS and _LABEL.fullmatch(workload):
         found["workload"] = {"kind": kind, "name": workload}
-        if _LABEL.fullmatch(str(container.get("name") or "")):
+        if _LABEL.fullmatch(scalar(container.get("name"))):
             found["workload"]["container"] = container["name"]
         size = _number(mapping(spec.get("leaderWorkerTemplate")).get("size"))
         if kind == "LeaderWorkerSet" and size and size <= 1024:
@@ -111,16 +116,16 @@ def _discovery(
 
 def _environment(given: Any) -> dict[str, str]:
     if isinstance(given, dict):
-        return {str(key): str(value) for key, value in given.items() if value is not None}
-    return dict(str(item).split("=", 1) for item in items(given) if "=" in str(item))
+        return {key: scalar(value) for key, value in given.items() if value is not None}
+    return dict(scalar(item).split("=", 1) for item in items(given) if "=" in scalar(item))
 
 
 def _words(given: Any) -> list[str]:
     """A command of Compose: a list, or a text that is split as a shell splits it."""
     if isinstance(given, list):
-        return [str(word) for word in given]
+        return [scalar(word) for word in given]
     try:
-        return shlex.split(str(given).replace("\\\n", " ")) if given else []
+        return shlex.split(scalar(given).replace("\\\n", " "))
     except ValueError:
         return []
 
@@ -130,11 +135,16 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def scalar(value: Any) -> str:
+    """A text or number as text, anything else as none: aliases can make the text of a list endless."""
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
 def items(value: Any) -> list[Any]:
     """A value if it is a list, else none."""
     return value if isinstance(value, list) else []
 
 
 def _number(value: Any) -> int | None:
-    text = str(value)
+    text = scalar(value)
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,4}", text) and int(text) < 65536 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +50,13 @@ _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
 _SWITCHES = frozenset({"--rm", "--init", "--privileged", "--detach", "--tty", "--interactive", "--read-only",
                        "--publish-all", "--no-healthcheck", "--quiet"})  # fmt: skip
+_PROMPT = re.compile(r"^[ \t]*[$>][ \t]+(?=\S)", re.M)
+"""Where a command was copied from a terminal."""
+_UNIT = re.compile(r"^[ \t]*(ExecStart|command|Environment)[ \t]*=[ \t]*[-+!@:]*", re.M)
+"""systemd and supervisord."""
+_EXEC = re.compile(r"^[ \t]*(?:CMD|ENTRYPOINT)[ \t]+(\[.*\])[ \t]*$", re.M)
+"""Dockerfiles."""
+_STARTS = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints|\bsglang\.launch_server|\bsglang\s+serve\b|\bmindie")
 _SUBSTITUTION = re.compile(r"\$\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|`[^`\n]*`")
 
 
@@ -66,6 +74,8 @@ def invocations(
         if words[:1] == ["export"]:
             known.update(dict(word.split("=", 1) for word in words[1:] if "=" in word))
             continue
+        if words[:1] == ["FROM"] and len(words) > 1:
+            place = Place(words[1])
         pins.update({match[1]: match[2] for word in words if (match := _PIN.fullmatch(word))})
         here, inside, rest = _container(words)
         around = here or place
@@ -88,6 +98,11 @@ def started(
     if found is not None:
         engine, rest = found
         yield Invocation(engine, _version(place.image) or pins.get(engine), rest, known, place)
+    elif depth < 3 and words and words[0] not in ("echo", "printf"):
+        # what is kept in a variable, or handed to ssh or tmux
+        for word in words:
+            if re.search(r"\s", word) and _STARTS.search(word):
+                yield from invocations(word, name, known, place, depth + 1)
 
 
 def expanded(word: str, environment: Mapping[str, str]) -> str:
@@ -101,7 +116,9 @@ def expanded(word: str, environment: Mapping[str, str]) -> str:
 
 def _commands(text: str, name: str) -> Iterator[list[str]]:
     """Split a script into simple commands: continuations joined, comments gone, cut at ; && || | &."""
-    joined = re.sub(r"\\[ \t]*\r?\n", " ", text.replace("\ufeff", ""))
+    joined = _PROMPT.sub("", text.replace("\ufeff", ""))
+    joined = re.sub(r"\\[ \t]*\r?\n", " ", joined)
+    joined = _UNIT.sub(lambda match: "export " if match[1] == "Environment" else "", _EXEC.sub(_exec, joined))
     joined = _SUBSTITUTION.sub(lambda match: re.sub(r"[\s;&|]+", "_", match[0]).replace("`", "$"), joined)
     lexer = shlex.shlex(joined, posix=True, punctuation_chars=";&|\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, "#"
@@ -116,6 +133,13 @@ def _commands(text: str, name: str) -> Iterator[list[str]]:
     except ValueError as error:
         raise ConfigError([Problem(f"cannot be read: {error}", file=name, fix="check the quotes")]) from None
     yield words
+
+
+def _exec(match: re.Match[str]) -> str:
+    try:
+        return shlex.join(json.loads(match[1]))
+    except (ValueError, TypeError, RecursionError):
+        return match[0]
 
 
 def _base(word: str) -> str:
@@ -140,7 +164,7 @@ def _container(words: list[str]) -> tuple[Place | None, dict[str, str], list[str
     start = next((i for i, word in enumerate(words) if _base(word) in _CONTAINERS), None)
     verb = next((i for i in range(start + 1, len(words)) if words[i] in ("run", "create", "exec")),
                 None) if start is not None else None  # fmt: skip
-    if verb is None:
+    if verb is None or start is None or "compose" in words[start:verb]:
         return None, {}, words
     inside: dict[str, str] = {}
     published: dict[int, tuple[str, int]] | None = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +108,15 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
         "sglang serve M --tp 8 --enable-metrics --moe-a2a-backend deepep",
         {"tensor_parallel": 8, "enable_metrics": True, "expert_parallel": True, "expert_parallel_size": 8}),
     "SGLang without metrics": ("python3 -m sglang.launch_server --model-path M", {"enable_metrics": False}),
+    "a unit of systemd": (
+        "[Service]\nEnvironment=\"VLLM_USE_RUST_FRONTEND=1\"\nExecStart=/opt/bin/vllm serve M \\\n  -tp 8",
+        {"tensor_parallel": 8, "rust_frontend": True}),
+    "a command kept in a variable": ('CMD="vllm serve M -tp 8"\neval $CMD', {"tensor_parallel": 8}),
+    "a command for another host": ("ssh node-1 'cd /m && nohup vllm serve M -tp 8 &'", {"tensor_parallel": 8}),
+    "a Dockerfile": ('FROM vllm/vllm-openai:v0.20.2\nCMD ["vllm", "serve", "M", "-tp", "8"]', {"tensor_parallel": 8}),
+    "a terminal's prompts": ("$ vllm serve M \\\n>   -tp 8", {"tensor_parallel": 8}),
+    "a number with underscores": ("vllm serve M --max-num-seqs 1_024", {"max_num_seqs": 1024}),
+    "SGLang with a file of settings": ("python3 -m sglang.launch_server --config s.yaml", {}),
     "the last of a flag given twice": ("vllm serve M -tp 4 --tensor-parallel-size 8", {"tensor_parallel": 8}),
 }  # fmt: skip
 
@@ -188,6 +199,35 @@ def test_a_manifest_tells_how_its_pods_are_found_and_what_a_node_has() -> None:
     assert service.accelerators is not None
     assert (service.accelerators.per_node, service.replicas.expected) == (4, 3)
     assert (service.engine.name, service.engine.version) == ("sglang", "0.5.10")
+
+
+def test_aliases_in_a_manifest_are_looked_at_once() -> None:
+    layers = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 20)]
+    bomb = "\n".join(["apiVersion: v1", *layers, "metadata: {name: *a19, labels: {x: *a19}}", POD.replace(
+        "apiVersion: v1", "").replace("metadata: {name: k3}", "")])  # fmt: skip
+    assert read(bomb).model == "M"
+
+
+YAML = st.recursive(
+    st.none() | st.integers(-1, 99999) | st.sampled_from(["vllm/vllm-openai:v1", "vllm serve M", "8000:1", "A=b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
+        "services", "apiVersion", "spec", "template", "containers", "image", "command", "args", "ports", "environment",
+        "env", "metadata", "labels", "name", "value", "kind", "replicas", "resources", "limits", "entrypoint",
+        "ServerConfig", "BackendConfig", "ModelDeployConfig", "ModelConfig", "worldSize", "containerPort",
+    ]), inner, max_size=5), max_leaves=25)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(YAML, st.sampled_from(["apiVersion", "services", "ServerConfig", "BackendConfig"]), st.booleans())
+def test_whatever_stands_in_a_manifest_gives_a_configuration_that_loads_or_a_message(
+    value: Any, key: str, as_json: bool
+) -> None:
+    document = {key: value, "spec": value}
+    launch: Launch | None = None
+    with contextlib.suppress(ConfigError):
+        launch = read(json.dumps(document) if as_json else yaml.safe_dump(document))
+    if launch is not None:
+        loads(starter(launch)[0])
 
 
 def test_mindies_config_file_is_read_instead_of_a_command() -> None:
