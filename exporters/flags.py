@@ -10,7 +10,7 @@ import importlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from k3observe.exporters import logs
 
@@ -18,6 +18,7 @@ PROGRAM = "k3observe-exporter"
 PACKAGES = {"gpu": "gpu", "npu": "npu", "experts": "experts", "kv-cache": "kvcache"}
 """Collectors by the name they have in flags, and their packages."""
 
+_T = TypeVar("_T")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0", "")
 
 
@@ -238,6 +239,18 @@ def _config_file(
             raise FlagError(f"{where}: must be a value or a list of values")
         values.update(_parse_values(parser, action, flag, texts, where))
     return values
+
+
+def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return ``parse`` as an argparse type, so that the message of its ValueError is shown; argparse hides it."""
+
+    def convert(text: str) -> _T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
 
 
 def bounded(kind: Callable[[str], float], least: float, most: float) -> Callable[[str], float]:

@@ -29,7 +29,7 @@ from k3observe.exporters.experts.report import Options, rebalance_families, repo
 from k3observe.exporters.experts.source import Source
 from k3observe.exporters.experts.window import Window
 from k3observe.exporters.fetch import client_context, endpoint
-from k3observe.exporters.flags import bounded
+from k3observe.exporters.flags import bounded, checked
 
 MAX_MODELS = 4
 K3_MOE_LAYERS = 92
@@ -47,11 +47,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="The engine's log for source log: a file, a named pipe, a pattern of files (/logs/*.log), or - for stdin.")
     add("log-from-start", action="store_true", help="Read the log from its start instead of its end.")
     add("engine", choices=formats.ENGINES, help="Read only this engine's log lines; default all that are known.")
-    add("engine-version", type=_version, metavar="VERSION",
+    add("engine-version", type=checked(formats.check_version), metavar="VERSION",
         help="The engine's version: vLLM's line means the balance of ranks from 0.28 on only.")
-    add("metrics-url", type=_url, metavar="URL", help="SGLang's /metrics for source metrics.")
+    add("metrics-url", type=checked(_url), metavar="URL", help="SGLang's /metrics for source metrics.")
     add("file", type=Path, metavar="FILE", help="JSON of expert counts for source file.")
-    add("http-url", type=_url, metavar="URL", help="Page with JSON of expert counts for source http.")
+    add("http-url", type=checked(_url), metavar="URL", help="Page with JSON of expert counts for source http.")
     add("plugin-dir", type=Path, metavar="DIR", help="Directory that the engine's plugin publishes to.")
     add("interval", type=_seconds, default=10.0, metavar="DURATION", help="Time between two reads.")
     add("timeout", type=_seconds, default=5.0, metavar="DURATION", help="Time a read over HTTP may take.")
@@ -60,15 +60,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Mean assignments per rank (or expert) and layer below which no balance is exported: with few tokens "
         "even a perfect router looks uneven.")
     add("model-name", metavar="NAME", help="Label model_name where the source does not tell it.")
-    add("moe-layers", type=_count, default=K3_MOE_LAYERS, metavar="N",
+    add("moe-layers", type=bounded(int, 1, 99999), default=K3_MOE_LAYERS, metavar="N",
         help="MoE layers of the model, to turn sums over layers in log lines into tokens per layer.")
-    add("ranks", type=_count, metavar="N", help="Expert-parallel ranks of the group.")
+    add("ranks", type=bounded(int, 1, 99999), metavar="N", help="Expert-parallel ranks of the group.")
     add("rank-device", action="append", type=_rank_device, default=[], metavar="RANK=DEVICE[/UUID]",
         help="The device a rank runs on; repeatable.")
     add("layers", action="store_true", help="Export the balance of each layer.")
     add("top", type=bounded(int, 0, 100), default=0, metavar="N",
         help="Export the N most loaded experts and the number of dead ones.")
-    add("peer", action="append", type=_peer, default=[], metavar="URL",
+    add("peer", action="append", type=checked(window_url), default=[], metavar="URL",
         help="Sidecar of another node of the same expert-parallel group, whose window is added; repeatable.")
     add("window-only", action="store_true",
         help=f"Serve {PATH} for the sidecar that adds the nodes up, and export no values of this node alone.")
@@ -245,31 +245,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,4}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 99999")
-    return int(text)
-
-
 def _url(text: str) -> str:
-    try:
-        return endpoint(text).url
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _peer(text: str) -> str:
-    try:
-        return window_url(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _version(text: str) -> str:
-    try:
-        return formats.check_version(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return endpoint(text).url
 
 
 def _rank_device(text: str) -> tuple[int, str, str]:

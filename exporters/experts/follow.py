@@ -18,8 +18,9 @@ HEAD = 64
 LINGER_SECONDS = 10.0
 MAX_TAILS = 64
 CATCH_UP_SECONDS = 1.0
-_ROTATED = re.compile(r"[.-]\d[\d.:_T-]*")
+GENERATION = r"[.-]\d[\d.:_T-]*"
 """What rotation appends to a name: a number or a date. Other files beside the log are none of its generations."""
+_ROTATED = re.compile(GENERATION)
 
 Emit = Callable[[bytes], None]
 

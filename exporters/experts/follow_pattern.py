@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from threading import Event
 
-from k3observe.exporters.experts.follow import Emit, Follower
+from k3observe.exporters.experts.follow import GENERATION, Emit, Follower
 
 MAX_FILES = 64
-_GENERATION = re.compile(r"(.+?)[.-]\d[\d.:_T-]*(?:\.(?:gz|bz2|xz|zst))?", re.DOTALL)
+_GENERATION = re.compile(rf"(.+?){GENERATION}(?:\.(?:gz|bz2|xz|zst))?", re.DOTALL)
 """The name of a rotated file, and that of its log."""
 LOOK_SECONDS = 1.0
 

@@ -12,13 +12,12 @@ from functools import partial
 
 from prometheus_client.core import Metric
 
-from k3observe.exporters import families
 from k3observe.exporters.collector import SourceStatus, source_families
-from k3observe.exporters.flags import bounded
+from k3observe.exporters.flags import bounded, checked
 from k3observe.exporters.gpu.exposition import device_families
 from k3observe.exporters.gpu.lane import Gate, Lane
 from k3observe.exporters.gpu.ledger import LOST, Ledger
-from k3observe.exporters.gpu.nvml import Nvml, NvmlError
+from k3observe.exporters.gpu.nvml import MOST_DEVICES, Nvml, NvmlError
 from k3observe.exporters.gpu.reading import DEADLINE, CardError, Reader
 from k3observe.exporters.gpu.sample import CardReading
 from k3observe.exporters.gpu.session import BROKEN, Session
@@ -40,9 +39,9 @@ HELP = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add ``--gpu.*``."""
     add = parser.add_argument
-    add("--gpu.devices", dest="gpu_devices", type=_uuids, metavar="UUID,...",
+    add("--gpu.devices", dest="gpu_devices", type=checked(_uuids), metavar="UUID,...",
         help="UUIDs of the GPUs or MIG instances this process answers for, as nvidia-smi -L prints them; all if unset.")
-    add("--gpu.expected", dest="gpu_expected", type=_natural, metavar="N",
+    add("--gpu.expected", dest="gpu_expected", type=bounded(int, 0, MOST_DEVICES), metavar="N",
         help="How many GPUs should be there; the number of --gpu.devices if unset.")
     add("--gpu.interval", dest="gpu_interval", type=bounded(float, 0.05, 3600), default=5.0, metavar="SECONDS",
         help="Pause between two readings of a GPU.")
@@ -105,16 +104,7 @@ class GpuCollector:
 
     def collect(self) -> Iterable[Metric]:
         """Yield what is known now."""
-        view = self._ledger.view()
-        yield from device_families(view, self._each_link)
-        if view.visible is not None:
-            visible = families.VISIBLE.new()
-            visible.add_metric(("nvidia",), view.visible)
-            yield visible
-        if self._expected is not None:
-            expected = families.EXPECTED.new()
-            expected.add_metric(("nvidia",), self._expected)
-            yield expected
+        yield from device_families(self._ledger.view(), self._expected, self._each_link)
         yield from source_families([self._status])
 
     def _watch_deadlines(self) -> None:
@@ -228,13 +218,7 @@ def _uuids(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if not name.startswith(("GPU-", "MIG-")):
-            raise argparse.ArgumentTypeError(f"{name!r} is no UUID of a GPU or MIG instance: see nvidia-smi -L")
+            raise ValueError(f"{name!r} is no UUID of a GPU or MIG instance: see nvidia-smi -L")
     if not names:
-        raise argparse.ArgumentTypeError("names no device: leave the flag out for all of them")
+        raise ValueError("names no device: leave the flag out for all of them")
     return names
-
-
-def _natural(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 4:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
-    return int(text)

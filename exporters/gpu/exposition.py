@@ -16,17 +16,21 @@ VENDOR = "nvidia"
 _Rows = Iterator[tuple[Family, tuple[str, ...], float | None]]
 
 
-def device_families(view: View, each_link: bool) -> Iterable[Metric]:
-    """Yield the families that have samples. ``each_link`` makes a series of each NVLink instead of ``link="all"``."""
+def device_families(view: View, expected: int | None, each_link: bool) -> Iterable[Metric]:
+    """Return the families that have samples. ``each_link`` makes a series of each NVLink instead of ``link="all"``."""
     metrics: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-    for device in view.devices:
-        labels = (VENDOR, device.identity.device, device.identity.uuid)
-        for family, more, value in _rows(device, view.driver, each_link):
-            if value is None:
-                continue
+
+    def add(family: Family, labels: tuple[str, ...], value: float | None) -> None:
+        if value is not None:
             if family.name not in metrics:
                 metrics[family.name] = family.new()
-            metrics[family.name].add_metric((*labels, *more), value)
+            metrics[family.name].add_metric((VENDOR, *labels), value)
+
+    for device in view.devices:
+        for family, more, value in _rows(device, view.driver, each_link):
+            add(family, (device.identity.device, device.identity.uuid, *more), value)
+    add(families.VISIBLE, (), view.visible)
+    add(families.EXPECTED, (), expected)
     return metrics.values()
 
 

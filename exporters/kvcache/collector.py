@@ -25,7 +25,7 @@ from k3observe.exporters.fetch import (
     endpoint,
     fetch,
 )
-from k3observe.exporters.flags import bounded
+from k3observe.exporters.flags import bounded, checked
 from k3observe.exporters.kvcache.counters import Counters, Totals
 from k3observe.exporters.kvcache.engines import NAMES, EngineReading, normalise
 
@@ -156,7 +156,7 @@ class KvCacheCollector:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this collector."""
     add = parser.add_argument_group("kv-cache").add_argument
-    add("--kv-cache.url", dest="kv_cache_url", type=_endpoint, default="http://127.0.0.1:8000/metrics",
+    add("--kv-cache.url", dest="kv_cache_url", type=checked(endpoint), default="http://127.0.0.1:8000/metrics",
         metavar="URL", help="The engine's metrics.")
     add("--kv-cache.interval", dest="kv_cache_interval", type=bounded(float, 0.1, 60), default=5.0,
         metavar="SECONDS", help="Time from one reading to the next.")
@@ -186,10 +186,3 @@ def from_args(args: argparse.Namespace, log: logging.Logger) -> KvCacheCollector
             args.kv_cache_key_file)
     read = partial(fetch, to, args.kv_cache_timeout, context, args.kv_cache_server_name)
     return KvCacheCollector(to, read, log, args.kv_cache_interval, args.kv_cache_timeout)
-
-
-def _endpoint(text: str) -> Endpoint:
-    try:
-        return endpoint(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -62,7 +62,7 @@ class Counters:
     def ratios(self) -> dict[str, float]:
         """Return hits over lookups by window, from the newest reading back.
 
-        None is given before a window is covered, across a gap at its beginning, and without lookups.
+        A window has none before it is covered, across a gap at its beginning, and without lookups.
         """
         if not self._history:
             return {}

@@ -13,7 +13,7 @@ from typing import TypeVar
 from prometheus_client.core import Metric
 
 from k3observe.exporters.collector import SourceStatus, source_families
-from k3observe.exporters.flags import bounded
+from k3observe.exporters.flags import bounded, checked
 from k3observe.exporters.npu import dcmi, details, devices, exposition, runner, schedule, table
 from k3observe.exporters.npu.devices import Key, Snapshot
 
@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Time between two calls of npu-smi.")
     add("--npu.timeout", dest="npu_timeout", type=bounded(float, 0.1, 600), default=10.0, metavar="SECONDS",
         help="Time after which a call is killed.")
-    add("--npu.devices", dest="npu_devices", type=_devices, metavar="ID[,ID]",
+    add("--npu.devices", dest="npu_devices", type=checked(devices.parse_wanted), metavar="ID[,ID]",
         help="Devices to answer for: NPU ids (0), chips (0-1) or bus ids; without it all that npu-smi lists.")
     add("--npu.expected", dest="npu_expected", type=bounded(int, 0, table.MAX_DEVICES), metavar="NUMBER",
         help="Devices (of an A3: dies) that should be there.")
@@ -223,10 +223,3 @@ def _program(text: str) -> str:
     if not text or ("/" in text and not os.path.isabs(text)):
         raise argparse.ArgumentTypeError(f"{text!r}: write an absolute path, or a name without / to look up on PATH")
     return text
-
-
-def _devices(text: str) -> frozenset[str]:
-    try:
-        return devices.parse_wanted(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

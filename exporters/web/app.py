@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from k3observe.exporters.collector import Collector
-from k3observe.exporters.web.http import Request, Response, text
+from k3observe.exporters.web.http import Authenticate, Request, Response, text
 from k3observe.exporters.web.lanes import FEW, MAX_WAITING
 from k3observe.exporters.web.negotiation import canonical_accept, gzip_accepted
 from k3observe.exporters.web.snapshots import Snapshots
@@ -28,8 +28,6 @@ class Work(NamedTuple):
 
 
 Answer = Response | Work
-Authenticate = Callable[[str], bool | Callable[[], bool]]
-"""Judges an Authorization header: at once, or by a function that takes time (a password to be hashed)."""
 
 
 class App:

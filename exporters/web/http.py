@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 MAX_LINE = 8 * 1024
@@ -13,6 +14,9 @@ MAX_HEADERS = 100
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
 _END = re.compile(rb"\r?\n\r?\n")
+
+Authenticate = Callable[[str], "bool | Callable[[], bool]"]
+"""Judges an Authorization header: at once, or by a function that takes time (a password to be hashed)."""
 
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",

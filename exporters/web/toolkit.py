@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from k3observe.exporters import yamlfile
+from k3observe.exporters.web.http import Authenticate
 from k3observe.exporters.yamlfile import Node
 
 _VERSIONS = {
@@ -30,8 +31,6 @@ _TLS_KEYS = (
 _HEADERS = (
     "Content-Security-Policy", "Strict-Transport-Security", "X-Content-Type-Options", "X-Frame-Options",
     "X-XSS-Protection")
-
-Authenticate = Callable[[str], "bool | Callable[[], bool]"]
 
 
 class WebConfigError(Exception):

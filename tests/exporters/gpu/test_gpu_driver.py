@@ -223,7 +223,7 @@ def test_only_the_named_cards_and_instances_are_answered_for(machine: Machine) -
 
 @pytest.mark.parametrize(("flags", "says"), [
     (("--gpu.devices", "0,1"), "'0' is no UUID"), (("--gpu.devices", ","), "names no device"),
-    (("--gpu.expected", "-1"), "not a number of GPUs"), (("--gpu.interval", "0"), "between")])
+    (("--gpu.expected", "-1"), "between 0 and 256"), (("--gpu.interval", "0"), "between")])
 def test_flags_that_cannot_be_meant_end_with_2_and_one_line(flags: tuple[str, ...], says: str) -> None:
     done = subprocess.run([sys.executable, "-m", "k3observe.exporters.main", "--collect", "gpu", *flags],
                           capture_output=True, text=True, timeout=20)
