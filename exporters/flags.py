@@ -78,7 +78,7 @@ def _core_parser() -> _Parser:
     add("--config.file", dest="config_file", type=_file, metavar="FILE",
         help="YAML file whose keys are flag names without the dashes; flags and variables win over it.")
     add("--once", dest="once", action="store_true", help="Print one exposition and exit.")
-    add("--once.timeout", dest="once_timeout", type=bounded(float, 0, 3600), default=15.0, metavar="SECONDS",
+    add("--once.timeout", dest="once_timeout", type=duration(0, 3600), default=15.0, metavar="DURATION",
         help="How long --once and --textfile wait for the first reading of every collector.")
     add("--textfile", dest="textfile", type=_textfile, metavar="FILE",
         help="Write one exposition atomically to a *.prom file, for node_exporter's textfile directory, and exit.")
@@ -266,5 +266,20 @@ def bounded(kind: Callable[[str], float], least: float, most: float) -> Callable
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text} is not between {least:g} and {most:g}")
         return value
+
+    return convert
+
+
+def duration(least: float, most: float) -> Callable[[str], float]:
+    """Return an argparse type for seconds (``0.5``) or a time with its unit (``500ms``, ``30s``, ``5m``, ``1h``)."""
+
+    def convert(text: str) -> float:
+        match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s|m|h)?", text)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 5m")
+        seconds = float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
+        if not least <= seconds <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not between {least:g}s and {most:g}s")
+        return seconds
 
     return convert

@@ -29,7 +29,7 @@ from k3observe.exporters.experts.report import Options, rebalance_families, repo
 from k3observe.exporters.experts.source import Source
 from k3observe.exporters.experts.window import Window
 from k3observe.exporters.fetch import client_context, endpoint
-from k3observe.exporters.flags import bounded, checked
+from k3observe.exporters.flags import bounded, checked, duration
 
 MAX_MODELS = 4
 K3_MOE_LAYERS = 92
@@ -53,9 +53,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("file", type=Path, metavar="FILE", help="JSON of expert counts for source file.")
     add("http-url", type=checked(_url), metavar="URL", help="Page with JSON of expert counts for source http.")
     add("plugin-dir", type=Path, metavar="DIR", help="Directory that the engine's plugin publishes to.")
-    add("interval", type=_seconds, default=10.0, metavar="DURATION", help="Time between two reads.")
-    add("timeout", type=_seconds, default=5.0, metavar="DURATION", help="Time a read over HTTP may take.")
-    add("window", type=_seconds, default=300.0, metavar="DURATION", help="Length of the sliding window.")
+    add("interval", type=duration(0.05, 86400), default=10.0, metavar="DURATION", help="Time between two reads.")
+    add("timeout", type=duration(0.05, 86400), default=5.0, metavar="DURATION", help="Time a read over HTTP may take.")
+    add("window", type=duration(0.05, 86400), default=300.0, metavar="DURATION", help="Length of the sliding window.")
     add("min-load", type=bounded(float, 0, 1e9), default=100.0, metavar="N",
         help="Mean assignments per rank (or expert) and layer below which no balance is exported: with few tokens "
         "even a perfect router looks uneven.")
@@ -235,14 +235,6 @@ class ExpertsCollector:
         if text not in self._said and len(self._said) < 100:
             self._said.add(text)
             self._log.warning("%s", text)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)?", text)
-    seconds = float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1) if match else 0
-    if not 0.05 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration between 50ms and 24h, such as 30s or 5m")
-    return seconds
 
 
 def _url(text: str) -> str:

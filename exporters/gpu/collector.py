@@ -13,7 +13,7 @@ from functools import partial
 from prometheus_client.core import Metric
 
 from k3observe.exporters.collector import SourceStatus, source_families
-from k3observe.exporters.flags import bounded, checked
+from k3observe.exporters.flags import bounded, checked, duration
 from k3observe.exporters.gpu.exposition import device_families
 from k3observe.exporters.gpu.lane import Gate, Lane
 from k3observe.exporters.gpu.ledger import LOST, Ledger
@@ -43,9 +43,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="UUIDs of the GPUs or MIG instances this process answers for, as nvidia-smi -L prints them; all if unset.")
     add("--gpu.expected", dest="gpu_expected", type=bounded(int, 0, MOST_DEVICES), metavar="N",
         help="How many GPUs should be there; the number of --gpu.devices if unset.")
-    add("--gpu.interval", dest="gpu_interval", type=bounded(float, 0.05, 3600), default=5.0, metavar="SECONDS",
+    add("--gpu.interval", dest="gpu_interval", type=duration(0.05, 3600), default=5.0, metavar="DURATION",
         help="Pause between two readings of a GPU.")
-    add("--gpu.timeout", dest="gpu_timeout", type=bounded(float, 0.05, 600), default=5.0, metavar="SECONDS",
+    add("--gpu.timeout", dest="gpu_timeout", type=duration(0.05, 600), default=5.0, metavar="DURATION",
         help="How long a reading may take before the GPU counts as not answering.")
     add("--gpu.links", dest="gpu_links", action="store_true",
         help="A series for each NVLink instead of one for all of a GPU.")

@@ -25,7 +25,7 @@ from k3observe.exporters.fetch import (
     endpoint,
     fetch,
 )
-from k3observe.exporters.flags import bounded, checked
+from k3observe.exporters.flags import checked, duration
 from k3observe.exporters.kvcache.counters import Counters, Totals
 from k3observe.exporters.kvcache.engines import NAMES, EngineReading, normalise
 
@@ -158,10 +158,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("kv-cache").add_argument
     add("--kv-cache.url", dest="kv_cache_url", type=checked(endpoint), default="http://127.0.0.1:8000/metrics",
         metavar="URL", help="The engine's metrics.")
-    add("--kv-cache.interval", dest="kv_cache_interval", type=bounded(float, 0.1, 60), default=5.0,
-        metavar="SECONDS", help="Time from one reading to the next.")
-    add("--kv-cache.timeout", dest="kv_cache_timeout", type=bounded(float, 0.1, 60), default=4.0,
-        metavar="SECONDS", help="Time for a whole reading.")
+    add("--kv-cache.interval", dest="kv_cache_interval", type=duration(0.1, 60), default=5.0,
+        metavar="DURATION", help="Time from one reading to the next.")
+    add("--kv-cache.timeout", dest="kv_cache_timeout", type=duration(0.1, 60), default=4.0,
+        metavar="DURATION", help="Time for a whole reading.")
     add("--kv-cache.ca-file", dest="kv_cache_ca_file", type=Path, metavar="FILE",
         help="Certificate authority of an https engine; without it those of the system.")
     add("--kv-cache.cert-file", dest="kv_cache_cert_file", type=Path, metavar="FILE",

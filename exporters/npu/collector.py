@@ -13,7 +13,7 @@ from typing import TypeVar
 from prometheus_client.core import Metric
 
 from k3observe.exporters.collector import SourceStatus, source_families
-from k3observe.exporters.flags import bounded, checked
+from k3observe.exporters.flags import bounded, checked, duration
 from k3observe.exporters.npu import dcmi, details, devices, exposition, runner, schedule, table
 from k3observe.exporters.npu.devices import Key, Snapshot
 
@@ -34,9 +34,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--npu.smi-path", dest="npu_smi_path", type=_program, default="npu-smi", metavar="PATH",
         help="Absolute path of npu-smi, or a name on PATH.")
-    add("--npu.interval", dest="npu_interval", type=bounded(float, 0.1, 3600), default=15.0, metavar="SECONDS",
+    add("--npu.interval", dest="npu_interval", type=duration(0.1, 3600), default=15.0, metavar="DURATION",
         help="Time between two calls of npu-smi.")
-    add("--npu.timeout", dest="npu_timeout", type=bounded(float, 0.1, 600), default=10.0, metavar="SECONDS",
+    add("--npu.timeout", dest="npu_timeout", type=duration(0.1, 600), default=10.0, metavar="DURATION",
         help="Time after which a call is killed.")
     add("--npu.devices", dest="npu_devices", type=checked(devices.parse_wanted), metavar="ID[,ID]",
         help="Devices to answer for: NPU ids (0), chips (0-1) or bus ids; without it all that npu-smi lists.")

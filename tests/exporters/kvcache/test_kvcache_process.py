@@ -95,8 +95,8 @@ def test_once_reads_a_real_exposition_and_promtool_accepts_the_result(
 def test_flags_that_cannot_be_used_are_named() -> None:
     for flag, message in (
         ("--kv-cache.url=127.0.0.1:8000", "--kv-cache.url: '127.0.0.1:8000' is no http:// or https:// URL"),
-        ("--kv-cache.interval=0", "--kv-cache.interval: 0 is not between 0.1 and 60"),
-        ("--kv-cache.interval=often", "--kv-cache.interval: 'often' is no number"),
+        ("--kv-cache.interval=0", "--kv-cache.interval: 0 is not between 0.1s and 60s"),
+        ("--kv-cache.interval=often", "--kv-cache.interval: 'often' is no duration such as 30s or 5m"),
     ):
         done = subprocess.run((*PROGRAM, "--collect=kv-cache", flag), capture_output=True, text=True, check=False,
                               timeout=20)

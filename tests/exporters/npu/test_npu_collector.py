@@ -374,7 +374,7 @@ def test_flags_have_defaults_that_work_without_any() -> None:
 
 @pytest.mark.parametrize(("flag", "value", "said"), [
     ("--npu.smi-path", "bin/npu-smi", "absolute path"), ("--npu.interval", "0", "between"),
-    ("--npu.timeout", "x", "no number"), ("--npu.devices", "0,one", "bus ids"),
+    ("--npu.timeout", "x", "no duration"), ("--npu.devices", "0,one", "bus ids"),
     ("--npu.devices", ",", "names no device"), ("--npu.expected", "-1", "between")])
 def test_wrong_flags_say_what_to_write(flag: str, value: str, said: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=said):
