@@ -57,7 +57,7 @@ class Truth:
 
     def between(self, name: str, start: float, end: float) -> list[float]:
         """The values in force at some time between."""
-        course = self._courses.get(name, [])
+        course = [*self._courses.get(name, ())]  # the world goes on meanwhile, in another thread
         ends = [since for since, _ in course[1:]] + [float("inf")]
         return [value for (since, value), until in zip(course, ends, strict=True) if since <= end and until >= start]
 
