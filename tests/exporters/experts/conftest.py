@@ -17,6 +17,8 @@ import pytest
 from hypothesis import settings
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.exporters.experts.published import Engine, Reader
+
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")
 
@@ -102,3 +104,13 @@ def counts_file(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return Engine(tmp_path)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)

@@ -29,7 +29,9 @@ def _read(scrape: Scrape) -> bool:
     return len(rows) >= (scrape.value("k3_accelerators_visible") or 1) and all(value == 1 for _, value in rows)
 
 
-def test_without_a_library_the_process_serves_says_so_once_and_finds_one_that_appears(machine: Machine) -> None:
+def test_without_a_library_the_process_serves_says_so_once_finds_one_that_appears_and_outlives_its_removal(
+    machine: Machine,
+) -> None:
     machine.uninstall()
     exporter = machine.run()
     scrape = exporter.scrape_when(lambda s: s.value("k3_source_up", collector="gpu") == 0)
@@ -41,6 +43,9 @@ def test_without_a_library_the_process_serves_says_so_once_and_finds_one_that_ap
     machine.install()
     exporter.scrape_when(lambda s: s.value("k3_accelerators_visible") == 8 and _read(s))
     assert exporter.scrape().value("k3_source_up", collector="gpu") == 1
+    machine.uninstall()  # it is loaded once: what is on disk later does not matter, a new attachment included
+    machine.set({"epoch": 2, "gpu.7.temperature": 77})
+    exporter.scrape_when(lambda s: _read(s) and s.card(7, "temperature_celsius") == 77)
 
 
 def test_a_driver_that_refuses_to_tell_its_version_and_every_error_of_a_card_cost_nothing_else(
