@@ -78,6 +78,14 @@ def wait_until(true: Callable[[], object], seconds: float = 10) -> None:
         time.sleep(0.05)
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 class Engine:
     """An engine's metrics on a real socket; ``serve`` is what it does with a connection whose request is read."""
 

@@ -12,6 +12,7 @@ import pytest
 from k3observe.drill.devices import npu_smi
 from k3observe.exporters.npu.runner import MAX_OUTPUT, NpuSmi, RunError
 from k3observe.exporters.npu.table import parse
+from tests.exporters.exporter_process import is_gone
 
 
 def script(folder: Path, text: str) -> str:
@@ -19,13 +20,6 @@ def script(folder: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def failure(tool: NpuSmi, *args: str) -> RunError:
