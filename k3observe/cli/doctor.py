@@ -35,6 +35,7 @@ _COLOURS = {"alive": "green", "unused": "yellow", "missing": "red", "wrong": "ma
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="Check against this configuration.")
 @click.option("--engine", help="What the sources are, where it is not recognised (vllm, sglang, mindie, ...).")
 @click.option("--engine-version", "version", help="Version of the engine, instead of the one detected.")
+@click.option("--ca-file", type=click.Path(path_type=Path), help="Authorities that signed the certificates of sources.")
 @click.option("--language", type=click.Choice(["en", "zh-CN"]), help="Default: the configuration's, else en.")
 @click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
@@ -42,6 +43,7 @@ def command(
     file: Path | None,
     engine: str | None,
     version: str | None,
+    ca_file: Path | None,
     language: str | None,
     form: str,
 ) -> int:
@@ -68,7 +70,7 @@ def command(
         raise ConfigError([Problem("is not known", value=engine, fix=did_you_mean(engine, catalogue.sources),
                                    file="--engine")])  # fmt: skip
     try:
-        readings = _read(sources, catalogue, engine, _version(version))
+        readings = _read(sources, catalogue, engine, _version(version), ca_file)
     except SourceError as error:
         click.echo(f"k3observe: {error}", err=True)
         return 2
@@ -99,7 +101,9 @@ def _version(text: str | None) -> Version | None:
                                    file="--engine-version")]) from None  # fmt: skip
 
 
-def _read(sources: tuple[str, ...], catalogue: Catalogue, engine: str | None, asked: Version | None) -> list[Reading]:
+def _read(
+    sources: tuple[str, ...], catalogue: Catalogue, engine: str | None, asked: Version | None, ca_file: Path | None
+) -> list[Reading]:
     from k3observe.live.detect import identify, wanted_names
     from k3observe.live.doctor import Reading
     from k3observe.live.exposition import SourceError
@@ -111,7 +115,7 @@ def _read(sources: tuple[str, ...], catalogue: Catalogue, engine: str | None, as
     if sources.count("-") > 1:
         raise SourceError("-: standard input can be read once: give the others as files")
     for source in sources:
-        exposition = read(source, wanted.__contains__, sys.stdin.buffer)
+        exposition = read(source, wanted.__contains__, sys.stdin.buffer, ca_file)
         identity = identify(exposition, catalogue)
         if engine is not None and (identity is None or catalogue.sources[identity.source].kind == "engine"):
             identity = identify(exposition, catalogue, engine)
@@ -121,7 +125,7 @@ def _read(sources: tuple[str, ...], catalogue: Catalogue, engine: str | None, as
             raise SourceError(f"{source}: is of no known engine or exporter: {some}, ...: name it with --engine "
                               f"({known})")  # fmt: skip
         is_engine = catalogue.sources[identity.source].kind == "engine"
-        told = version_of(exposition.url) if exposition.url and is_engine else None
+        told = version_of(exposition.url, ca_file) if exposition.url and is_engine else None
         if told is not None:
             identity = identify(exposition, catalogue, identity.source, told) or identity
         readings.append(Reading(exposition, identity, asked if is_engine else None))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import ssl
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from k3observe.live.exposition import Exposition, SourceError, parse
@@ -21,10 +22,13 @@ MAX_SECONDS = 30.0
 _HOST_PORT = re.compile(r"^(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}(?:/.*)?$")
 
 
-def read(source: str, wanted: Callable[[str], bool], stdin: IO[bytes] | None = None) -> Exposition:
+def read(
+    source: str, wanted: Callable[[str], bool], stdin: IO[bytes] | None = None, ca_file: Path | None = None
+) -> Exposition:
     """Read ``source`` (a URL, ``host:port``, a file, or ``-``), keeping samples whose name ``wanted`` accepts.
 
-    Raises SourceError when it cannot be read, is no exposition, is cut short or exceeds the limits.
+    ``ca_file`` holds authorities that are trusted beside the public ones. Raises SourceError when it cannot be read, is
+    no exposition, is cut short or exceeds the limits.
     """
     if source == "-":
         if stdin is None:
@@ -38,7 +42,7 @@ def read(source: str, wanted: Callable[[str], bool], stdin: IO[bytes] | None = N
             what = error.strerror or type(error).__name__
             raise SourceError(f"{source}: cannot be read: {what}: give a file, a URL or -") from None
     url = metrics_url(source)
-    return parse(_fetched(url), source, wanted, url)
+    return parse(_fetched(url, ca_file), source, wanted, url)
 
 
 def metrics_url(source: str) -> str:
@@ -54,31 +58,46 @@ def metrics_url(source: str) -> str:
     return text if parts.path not in ("", "/") else parts._replace(path="/metrics").geturl()
 
 
-def answer(url: str, limit: int, seconds: float) -> bytes:
+def answer(url: str, limit: int, seconds: float, ca_file: Path | None = None) -> bytes:
     """The body of a small answer such as ``/version``. Raises OSError (of which requests' errors are) or ValueError."""
-    with _session(url).get(url, stream=True, timeout=seconds) as response:
+    with _session(url, ca_file).get(url, stream=True, timeout=seconds) as response:
         if response.status_code != 200:
             raise ValueError(f"answered {response.status_code}")
         body: bytes = response.raw.read(limit, decode_content=True)
         return body
 
 
-def _session(url: str):  # type: ignore[no-untyped-def]  # requests is slow to import and needed for URLs only
+def _session(url: str, ca_file: Path | None):  # type: ignore[no-untyped-def]  # requests is slow to import
     import requests
+    from requests.adapters import HTTPAdapter
+
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            raise SourceError(f"--ca-file: {ca_file}: cannot be used: {error.strerror or error}") from None
+    # Prometheus verifies certificates without the extensions that Python asks for since 3.13
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+
+    class Verifying(HTTPAdapter):
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, **options, ssl_context=context)
 
     session = requests.Session()
+    session.mount("https://", Verifying())
     session.trust_env = urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")  # no proxy to this machine
     return session
 
 
-def _fetched(url: str) -> Iterator[bytes]:
+def _fetched(url: str, ca_file: Path | None) -> Iterator[bytes]:
     import requests
     import urllib3
 
     headers = {"Accept": "text/plain;version=0.0.4,*/*;q=0.1", "Accept-Encoding": "gzip"}
     deadline = time.monotonic() + MAX_SECONDS
     try:
-        with _session(url).get(url, headers=headers, stream=True, timeout=(5, 15)) as response:
+        with _session(url, ca_file).get(url, headers=headers, stream=True, timeout=(5, 15)) as response:
             if response.status_code != 200:
                 hint = "is this the path of the metrics?" if response.status_code == 404 else "see its log"
                 raise SourceError(f"{url}: answered {response.status_code} {response.reason}: {hint}")
@@ -91,7 +110,9 @@ def _fetched(url: str) -> Iterator[bytes]:
                     raise SourceError(f"{url}: did not end within {MAX_SECONDS:.0f} s: is it overloaded?")
                 yield piece
     except requests.RequestException as error:
-        raise SourceError(f"{url}: cannot be reached: {_cause(error)}: is the address right?") from None
+        cause = _cause(error)
+        hint = "name its authority with --ca-file" if "certificate" in cause else "is the address right?"
+        raise SourceError(f"{url}: cannot be reached: {cause}: {hint}") from None
     except (OSError, urllib3.exceptions.HTTPError) as error:
         raise SourceError(f"{url}: broke off: {error}: try again") from None
 

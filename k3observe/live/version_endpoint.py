@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from k3observe.catalogue import Version
@@ -12,11 +13,11 @@ _LIMIT = 64 << 10
 _SECONDS = 3.0
 
 
-def version_of(metrics_url: str) -> Version | None:
+def version_of(metrics_url: str, ca_file: Path | None = None) -> Version | None:
     """The version an engine tells at its ``/version``; None where nothing there tells one."""
     url = urlsplit(metrics_url)._replace(path="/version", query="", fragment="").geturl()
     try:
-        told = json.loads(answer(url, _LIMIT, _SECONDS))
+        told = json.loads(answer(url, _LIMIT, _SECONDS, ca_file))
         return Version.parse(str(told["version"])) if isinstance(told, dict) and "version" in told else None
     except (OSError, ValueError):
         return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from k3observe.live.exposition import Exposition, SourceError, parse
 from k3observe.live.exposition_source import metrics_url, read
+from tests.exporters.conftest import certify  # noqa: F401 - a fixture
+from tests.exporters.exporter_process import Certificate
 
 GOOD = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="k3"} 3.0\n'
 
@@ -33,7 +36,9 @@ def parsed(body: bytes) -> Exposition:
 
 
 @contextmanager
-def server(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
+def server(
+    answers: dict[str, tuple[int, dict[str, str], bytes]], context: ssl.SSLContext | None = None
+) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, headers, body = answers.get(self.path, (404, {}, b"not here"))
@@ -47,10 +52,12 @@ def server(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[st
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context:
+        http.socket = context.wrap_socket(http.socket, server_side=True)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{http.server_address[1]}"
+        yield f"{'https' if context else 'http'}://127.0.0.1:{http.server_address[1]}"
     finally:
         http.shutdown()
         http.server_close()
@@ -65,6 +72,18 @@ def test_a_file_standard_input_and_gzip_read_alike(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
     (sample,) = found[0]["vllm:num_requests_running"]
     assert (dict(sample.labels), sample.value) == ({"engine": "0", "model_name": "k3"}, 3.0)
+
+
+def test_https_is_verified_against_the_given_authority(certify: Callable[[str], Certificate]) -> None:  # noqa: F811
+    certificate = certify("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    with server({"/metrics": (200, {}, GOOD)}, context) as url:
+        assert read(url, everything, ca_file=certificate.ca).samples["vllm:num_requests_running"]
+        with pytest.raises(SourceError, match=r"certificate verify failed.*: name its authority with --ca-file"):
+            read(url, everything)
+        with pytest.raises(SourceError, match=r"--ca-file: .*/none: cannot be used: No such file"):
+            read(url, everything, ca_file=certificate.ca.with_name("none"))
 
 
 def test_urls_with_and_without_path_scheme_and_gzip_are_read() -> None:
