@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -64,9 +65,11 @@ def loaded() -> set[str]:
         "import sys, os\n"
         "os._exit = lambda status: (print(*{m.split('.')[0] for m in sys.modules}), sys.stdout.flush(), sys.exit(0))\n"
         "from k3observe.exporters.main import main\n"
-        "main(['--collect=gpu,kv-cache,npu', '--textfile=/dev/null.prom', '--once.timeout=1',"
+        "main(['--collect=gpu,kv-cache,npu', '--textfile=k3.prom', '--once.timeout=1',"
         " '--kv-cache.url=http://127.0.0.1:1'])\n")
-    return set(subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True).stdout.split())
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run((sys.executable, "-c", code), cwd=folder, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def main() -> None:
