@@ -38,6 +38,8 @@ _DEVICE_LOAD = _placed(_ANYWHERE + _LOADED, f"({_HERE}{_LOADED})")
 _SETTLED, _STEP = "{24 evaluations}", "{4 evaluations}"
 _SHOWN = f"[$__range:{_STEP}]"
 _OWN = 'min by (service, instance) (k3_expert_balance_ratio{S,scope="rank",phase="all"})'
+_UNEVEN = f"({_OWN} < {{limit ExpertBalanceLow 0.8}})"
+_POPULAR = "max by (service, instance, layer, expert) (k3_expert_hottest_load_ratio{S})"
 _BEFORE = _OWN.replace("})", "} offset " + _SETTLED + ")")
 _RECENT = (" and on (service, instance) (sum by (service, instance) "
            f"(increase(k3_expert_rebalances_total{{S}}[{_SETTLED}])) > 0)")  # fmt: skip
@@ -192,10 +194,10 @@ _WHERE = Row(title=Text("In which layer", "在哪一层"), height=10, panels=(
                  order="ascending"),),
           needs=("expert_rank_load",), columns={"layer": Text("Layer", "层"), **_PLACES}, idle=_NO_LAYERS, width=3),
     Panel("ex-experts", "table", Text("Hottest experts", "最热专家"),
-          Text("Load over the mean of their layer, by the model's own numbers. Redundant copies of these experts bring "
-               "most.",
-               "负载与该层均值之比，编号为模型自身的专家编号。给这些专家加冗余副本收益最大。"),
-          (Query("topk(10, max by (service, instance, layer, expert) (k3_expert_hottest_load_ratio{S}))",
+          Text("Load over the mean of their layer, by the model's own numbers, on the nodes that are uneven where some "
+               "are. Redundant copies of these experts bring most.",
+               "负载与该层均值之比，编号为模型自身的专家编号；有不均衡的节点时只列这些节点。给这些专家加冗余副本收益最大。"),
+          (Query(f"topk(10, {_POPULAR} and on (service, instance) {_UNEVEN} or {_POPULAR} unless on () {_UNEVEN})",
                  column=Text("Load", "负载"), order="descending"),),
           unit=TIMES, needs=("expert_rank_load",), decimals=1,
           columns={"layer": Text("Layer", "层"), "expert": Text("Expert", "专家"), **_PLACES}, idle=_NO_TOP, width=3),
