@@ -82,7 +82,9 @@ LINK_UP = Family("k3_accelerator_link_up", "gauge", (*DEVICE, "link"), "1 while 
 
 EXPERT_BALANCE = Family(
     "k3_expert_balance_ratio", "gauge", BALANCE,
-    "Mean load over maximum load, averaged over the layers that had traffic in the window; 1 is even.")
+    "Mean load over maximum load; 1 is even. By formula: mean_of_layers averages it over the layers with traffic, "
+    "ratio_of_sums divides sums over layers (vLLM's log), reciprocal_of_mean inverts the layers' mean of maximum over "
+    "mean (vLLM-Ascend's log).")
 EXPERT_BALANCE_WORST = Family(
     "k3_expert_balance_worst_ratio", "gauge", BALANCE, "Mean load over maximum load of the least even layer.")
 EXPERT_VARIANCE = Family(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from k3observe.exporters.kvcache.engines import MAX_TIERS
+
 WINDOWS = (("1m", 60.0), ("5m", 300.0))
 SAME_START = 5.0
 """Seconds by which a process's start time may differ: it is computed from the clock's, which is set now and then."""
@@ -44,7 +46,11 @@ class Counters:
         before = self._start_time
         restarted = before is not None and start_time is not None and abs(start_time - before) > SAME_START
         self._start_time = start_time if start_time is not None else self._start_time
-        raw = {"": queries, **dict(hits)}
+        raw, known = {"": queries}, {"", *self._offsets, *self._last}
+        for tier, value in hits:
+            if tier in known or len(known) <= MAX_TIERS:  # an engine that renames them makes no series without end
+                raw[tier] = value
+                known.add(tier)
         if restarted or any(value < self._last.get(name, 0.0) for name, value in raw.items()):
             for name, value in self._last.items():
                 self._offsets[name] = self._offsets.get(name, 0.0) + value

@@ -70,6 +70,14 @@ def test_a_tier_that_vanishes_keeps_its_total() -> None:
     assert counters.add(20, 5, (("device", 1.0), ("host", 1.0))).hits == {"device": 7.0, "host": 5.0}
 
 
+def test_tiers_that_are_renamed_again_and_again_are_no_series_without_end() -> None:
+    counters = Counters(5)
+    for step in range(100):
+        totals = counters.add(step * 5, step, (*device(step), (f"tier {step}", 1.0)))
+    assert len(totals.hits) == 8
+    assert totals.hits["device"] == 99
+
+
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=80), st.floats(0.1, 60))
 def test_totals_never_fall_and_ratios_stay_within_0_and_1(raw: list[tuple[int, int]], interval: float) -> None:
     counters = Counters(interval)
