@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from prometheus_client.core import Metric
@@ -41,11 +41,8 @@ class SourceStatus:
     error is seen by ``increase()``.
     """
 
-    def __init__(
-        self, collector: str, source: str, reasons: Iterable[str] = (), clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, collector: str, source: str, reasons: Iterable[str] = ()) -> None:
         self.collector, self.source = collector, source
-        self._clock = clock
         self._lock = threading.Lock()
         self._up: bool | None = None
         self._last_success: float | None = None
@@ -55,7 +52,7 @@ class SourceStatus:
     def succeeded(self, seconds: float | None = None) -> None:
         """Note a good reading that took ``seconds``."""
         with self._lock:
-            self._up, self._last_success, self._seconds = True, self._clock(), seconds
+            self._up, self._last_success, self._seconds = True, time.time(), seconds
 
     def failed(self, reason: str, seconds: float | None = None, *, down: bool = True) -> None:
         """Note an error; ``down=False`` counts it without calling the source down."""

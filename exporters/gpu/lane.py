@@ -58,9 +58,9 @@ class Lane:
 
     def __init__(
         self, name: str, work: Work, late: Callable[[], None], interval: float, timeout: float,
-        gate: Gate | None = None, clock: Callable[[], float] = time.monotonic,
+        gate: Gate | None = None,
     ) -> None:
-        self._work, self._tell_late, self._gate, self._clock = work, late, gate, clock
+        self._work, self._tell_late, self._gate = work, late, gate
         self._interval, self._timeout = interval, timeout
         self._lock = threading.Lock()
         self._started: float | None = None
@@ -84,11 +84,11 @@ class Lane:
                 self._tell_late()
 
     def _overdue(self) -> bool:
-        return self._started is not None and self._clock() - self._started > self._timeout
+        return self._started is not None and time.monotonic() - self._started > self._timeout
 
     def _begin(self) -> None:
         with self._lock:
-            self._started, self._late = self._clock(), False
+            self._started, self._late = time.monotonic(), False
 
     def _run(self) -> None:
         while not self._stop.is_set():

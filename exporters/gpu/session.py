@@ -30,11 +30,8 @@ class Session:
     ``attached`` is called after each attachment, before calls on cards are let through the gate.
     """
 
-    def __init__(
-        self, nvml: Nvml, gate: Gate, pause: float, attached: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._nvml, self._gate, self._attached, self._clock = nvml, gate, attached, clock
+    def __init__(self, nvml: Nvml, gate: Gate, pause: float, attached: Callable[[], None]) -> None:
+        self._nvml, self._gate, self._attached = nvml, gate, attached
         self._first_pause = self._pause = min(pause, LONGEST_PAUSE)
         self._not_before = 0.0
         self._was_attached = False
@@ -53,7 +50,7 @@ class Session:
     def check(self) -> Listing | None:
         """Return what the driver lists, None while a pause runs. Raises NvmlError."""
         if self._wanted.is_set():
-            if self._clock() < self._not_before:
+            if time.monotonic() < self._not_before:
                 return None
             self._attach()
         try:
@@ -62,7 +59,7 @@ class Session:
             if error.name not in BROKEN:
                 raise
             self._wanted.set()
-            if self._clock() < self._not_before:
+            if time.monotonic() < self._not_before:
                 raise
         self._attach()
         return Listing(self._nvml.count(), self._driver)
@@ -80,7 +77,7 @@ class Session:
             with contextlib.suppress(NvmlError):  # an ornament; what is broken breaks the next call too
                 self._driver = self._nvml.driver_version()
         finally:
-            self._not_before = self._clock() + self._pause
+            self._not_before = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
         self._wanted.clear()
         self._attached()

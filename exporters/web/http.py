@@ -113,9 +113,9 @@ def _path(target: str) -> str:
     return target.partition("?")[0].partition("#")[0]
 
 
-def head_of(response: Response, *, keep_alive: bool, now: float | None = None) -> bytes:
+def head_of(response: Response, *, keep_alive: bool) -> bytes:
     """Return status line and headers, with the length of the body whether it is sent or not."""
-    date = time.gmtime(now)
+    date = time.gmtime()
     day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[date.tm_wday]
     month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[date.tm_mon - 1]
     lines = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 from prometheus_client.exposition import choose_encoder
@@ -26,16 +25,15 @@ class _Snapshot(NamedTuple):
 class Snapshots:
     """Expositions by format (a canonical Accept header) and encoding."""
 
-    def __init__(self, registry: Registry, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[str, _Snapshot] = {}
 
     def fresh(self, accept: str, gzip: bool) -> Response | None:
         """Return the kept exposition if it is still valid, without ever waiting."""
         snapshot = self._kept.get(accept)
-        if snapshot is None or snapshot.until < self._clock():
+        if snapshot is None or snapshot.until < time.monotonic():
             return None
         return snapshot.gzip if gzip else snapshot.plain
 
@@ -49,7 +47,7 @@ class Snapshots:
             body = self._registry.encode(encoder)
             vary = ("Vary", "Accept, Accept-Encoding")
             snapshot = _Snapshot(
-                self._clock() + VALID_SECONDS,
+                time.monotonic() + VALID_SECONDS,
                 Response(200, content_type, body, (vary,)),
                 Response(200, content_type, _gzip(body), (("Content-Encoding", "gzip"), vary)))
             self._kept[accept] = snapshot
