@@ -213,6 +213,9 @@ def _entry(node: Node, source: Source, signal: Signal, common: _Common) -> Entry
     scale = fields["scale"].number() if "scale" in fields else 1.0
     if scale == 0:
         raise fields["scale"].error("must not be 0")
+    if scale != 1 and signal.kind == "histogram":
+        raise fields["scale"].error(
+            "cannot scale a histogram: its buckets keep the engine's unit", "export it in the unit of the signal")
     labels = {**source.labels, **(values.labels(fields["labels"]) if "labels" in fields else {})}
     return Entry(
         source=source.name,

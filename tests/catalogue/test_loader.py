@@ -72,6 +72,8 @@ def test_a_fork_extends_an_engine(tmp_path: Path) -> None:
          "ours.yaml:4: signals.kv_cache_usage[0].metric: is no metric name: 'a b'"),
         ("name: x\nsignals:\n  kv_cache_usage:\n    - {metric: a, scale: 0}\n",
          "ours.yaml:4: signals.kv_cache_usage[0].scale: must not be 0"),
+        ("name: x\nsignals:\n  queue_time:\n    - {metric: a_milliseconds, scale: 0.001}\n",
+         "ours.yaml:4: signals.queue_time[0].scale: cannot scale a histogram: its buckets keep the engine's unit"),
         ("name: x\nsignals:\n  kv_cache_usage:\n    - {metric: a, match: {l: '~('}}\n",
          "ours.yaml:4: signals.kv_cache_usage[0].match: l has no regular expression: '(':"),
         ("name: x\nsignals:\n  saturation:\n    - {metric: a}\n",
