@@ -148,16 +148,23 @@ class Examination:
         if self.identity.rust_frontend and "rust_frontend" in entry.unless:
             reason = Text("vLLM's Rust frontend leaves it out", "vLLM 的 Rust 前端不提供该指标")
             return _with(found, "missing", reason, Text(f"set {entry.otherwise}", f"设置 {entry.otherwise}"))
-        if own and "prefix_caching" not in entry.unless:
+        if own and "prefix_caching" not in entry.unless and not self._switched_on(entry):
             reason = Text("not exported unless it is switched on", "未开启时不导出")
             return _with(found, "missing", reason, Text(f"add {own}", f"加上 {own}"))
         if entry.lazy:
             return _with(found, "unused", Text("no series before the first event", "首次事件之前没有序列"), None)
+        if own and self._switched_on(entry):
+            return _with(found, "missing", Text("neither the device nor its driver tells it", "设备或驱动不提供"), None)
         title = f"{self.source.title} {self._versions()[0] or ''}".rstrip()
         fix = Text(f"give the output of {self.source.title} itself, and check that its metrics are on",
                    f"请提供 {self.source.title} 自身的输出，并确认其指标已开启")  # fmt: skip
         return _with(found, "missing", Text(f"{title} has {entry.metric}, this exposition does not",
                                             f"{title} 应有 {entry.metric}，但此处没有"), fix)  # fmt: skip
+
+    def _switched_on(self, entry: Entry) -> bool:
+        """Whether a collector of the sidecar runs, as other signals of it are there."""
+        return bool(entry.when) and self.source.kind == "exporter" and any(
+            other.when == entry.when and self._series(other) for other in self.source.entries)
 
     def _under_another_name(self, signal: Signal, candidates: list[Entry]) -> Entry | None:
         for entry in self.source.entries:

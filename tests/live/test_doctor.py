@@ -191,6 +191,14 @@ def test_engine_and_sidecar_together_arm_the_alerts_on_experts() -> None:
     assert next(alert for alert in both.alerts if alert.alert == name).armed
 
 
+def test_what_a_device_does_not_tell_is_not_to_be_switched_on_again() -> None:
+    rows = signals(report('k3_accelerator_temperature_celsius{vendor="nvidia",device="0",uuid="GPU-0"} 50\n'))
+    health, fault, balance = (rows[name] for name in ("accelerator_health", "accelerator_fault", "expert_balance"))
+    assert (health.state, why(health)) == ("missing", "neither the device nor its driver tells it")
+    assert (fault.state, why(fault)) == ("unused", "no series before the first event")
+    assert why(balance).endswith("add sidecar: {collect: [experts]}")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "signal", "reason"),
     [
