@@ -52,7 +52,8 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     changed = bundle.write(folder, files, wanted)
     for change in changed:
         click.echo(f"{change.kind:7} {change.path}")
-    click.echo(f"{len(files)} files in {folder}, {len(changed)} changed", err=True)
+    touched = sum(change.path != bundle.LOCK for change in changed)
+    click.echo(f"{len(files)} files in {folder}, {touched} changed", err=True)
     for line in unarmed(plan):
         click.echo(line, err=True)
     return 0
@@ -66,6 +67,8 @@ def _compare(folder: Path, files: dict[str, bytes], wanted: frozenset[str] | Non
         return 1
     changed = bundle.changes(folder, files, wanted)
     for change in changed:
+        if diff and change.path == bundle.LOCK and len(changed) > 1:
+            continue  # its hashes tell nothing that the files themselves do not
         if diff:
             click.echo(change.diff(), nl=False)
         else:

@@ -134,7 +134,10 @@ def _intervals(config: Config) -> list[dict[str, Any]]:
 
 
 def _inhibitions(plan: Plan) -> list[dict[str, Any]]:
-    """A dead engine explains its latencies and queues; a critical alert explains the warning with the same action."""
+    """A dead engine explains its latencies and queues, a critical alert the warning with the same action.
+
+    To investigate is no action in common: what users feel (SLOBurnRateFast) must not silence its cause (a hot device).
+    """
     labels, stack = list(by_labels(plan.config)), f"stack={quoted(plan.config.stack)}"
     quiet = sorted({
         armed.alert.name for armed in plan.armed
@@ -150,10 +153,16 @@ def _inhibitions(plan: Plan) -> list[dict[str, Any]]:
             "equal": labels,
         })  # fmt: skip
     found.append({
-        "source_matchers": ['severity="critical"', stack],
+        "source_matchers": ['severity="critical"', 'action!="investigate"', stack],
         "target_matchers": ['severity="warning"', stack],
         "equal": [*labels, "action"],
     })  # fmt: skip
+    if any(armed.alert.name == "SLOBurnRateFast" for armed in plan.armed):
+        found.append({
+            "source_matchers": ['alertname="SLOBurnRateFast"', stack],
+            "target_matchers": ['alertname="SLOBurnRateSlow"', stack],
+            "equal": [*labels, "slo"],
+        })  # fmt: skip
     return found
 
 

@@ -13,12 +13,12 @@ _WORDS = {
     "en": {
         "fires": "Fires when", "expr": "Expression", "services": "Services", "threshold": "Threshold", "for": "For",
         "severity": "Severity", "action": "Action", "why": "Why this threshold",
-        "launched": "Engines", "shape": "model: {} MoE layers, {} experts, {} a token",
+        "all": "all", "launched": "Engines", "shape": "model: {} MoE layers, {} experts, {} a token",
     },
     "zh-CN": {
         "fires": "触发条件", "expr": "表达式", "services": "服务", "threshold": "阈值", "for": "持续时间",
         "severity": "级别", "action": "处置动作", "why": "阈值依据",
-        "launched": "引擎", "shape": "模型：{} 个 MoE 层，{} 个专家，每个 token 激活 {} 个",
+        "all": "全部", "launched": "引擎", "shape": "模型：{} 个 MoE 层，{} 个专家，每个 token 激活 {} 个",
     },
 }  # fmt: skip
 
@@ -48,7 +48,7 @@ def page(plan: Plan, rules: Sequence[Rule], service: str | None = None) -> str:
 
 def _facts(plan: Plan, rule: Rule, words: dict[str, str], service: str | None) -> list[str]:
     everyone = len(rule.services) == len(plan.config.services)
-    names = "*" if everyone else ", ".join(rule.services[:20]) + (" …" if len(rule.services) > 20 else "")
+    names = words["all"] if everyone else ", ".join(rule.services[:20]) + (" …" if len(rule.services) > 20 else "")
     lines = [f"- {words['services']}: {service or names}"]
     if rule.settings.threshold is not None:
         lines.append(f"- {words['threshold']}: {shown(rule.settings.threshold, rule.alert.unit)}")

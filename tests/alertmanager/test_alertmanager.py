@@ -132,12 +132,14 @@ def test_a_mute_time_holds_back_its_actions_and_never_what_is_critical(tmp_path:
 
 def test_a_dead_engine_silences_the_latency_and_queue_alerts_of_its_service(tmp_path: Path) -> None:
     document = yaml.safe_load(written(tmp_path, planned()).read_text())
-    dead, critical = document["inhibit_rules"]
+    dead, critical, burn = document["inhibit_rules"]
     assert dead["source_matchers"] == ['alertname="EngineDown"', 'stack="kimi-k3"']
     assert {"RequestsQueueing", "TimeToFirstTokenHigh", "InterTokenLatencyHigh", "QueueTimeHigh"} <= set(
         dead["target_matchers"][1].removeprefix('alertname=~"').rstrip('"').split("|"))
     assert dead["equal"] == ["stack", "service"]
+    assert critical["source_matchers"] == ['severity="critical"', 'action!="investigate"', 'stack="kimi-k3"']
     assert critical["equal"] == ["stack", "service", "action"]
+    assert burn["equal"] == ["stack", "service", "slo"]
 
 
 def test_a_fragment_is_a_route_of_this_stack_to_paste(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_a_changed_threshold_changes_its_rule_test_runbook_panels_and_the_lock_a
     elsewhere = ("grafana/dashboards/", "kubernetes/", "prometheus/tests/kimi-k3-another-stack-experts.yml")
     assert all(path.startswith(elsewhere) for path in changed - needed), changed
     diff = k3observe("render", "-o", "out", "--diff").stdout
+    assert "k3observe.lock" not in diff
     rule = diff.partition("+++ b/prometheus/rules/")[2].partition("--- a/")[0]
     added = [line for line in rule.splitlines() if line.startswith("+")]
     assert added
