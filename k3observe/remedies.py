@@ -89,5 +89,6 @@ def _change(fix: Text) -> Text:
     """The first of the ways that a fix names; a bare flag goes to the engine's command."""
     en, zh = fix.en.partition(", or ")[0], re.split("，或", fix.zh, maxsplit=1)[0]
     if en.startswith("add --"):
-        return Text(f"{en} to the engine's command", f"在引擎启动命令里{zh}")
+        flag, comma, rest = en.partition(", and ")
+        return Text(f"{flag} to the engine's command{comma}{rest}", f"在引擎启动命令里{zh}")
     return Text(en, zh)

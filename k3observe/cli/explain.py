@@ -65,7 +65,7 @@ def report(plan: Plan, service: str | None = None) -> dict[str, Any]:
             continue
         armed = [
             {"alert": a.alert.name, "severity": a.settings.severity, "threshold": a.settings.threshold,
-             "for": str(a.settings.for_), "evidence": _evidence(plan, item.name, a.alert.signals)}
+             "unit": a.alert.unit, "for": str(a.settings.for_), "evidence": _evidence(plan, item.name, a.alert.signals)}
             for a in plan.armed if a.service.name == item.name
         ]  # fmt: skip
         blind = [
@@ -115,11 +115,14 @@ _WORDS = {
 
 
 def _text(document: dict[str, Any], language: str) -> str:
+    from k3observe.render.template import shown
+
     words, lines = _WORDS[language], []
     for service in document["services"]:
         lines.append(f"{service['service']} ({service['engine']} {service['version'] or words['newest']})")
         for item in service["armed"]:
-            threshold = "" if item["threshold"] is None else f" {words['threshold']} {item['threshold']:g},"
+            limit = item["threshold"]
+            threshold = "" if limit is None else f" {words['threshold']} {shown(limit, item['unit'])},"
             doubt = "" if item["evidence"] == "exposition" else f" ({words['doubt']})"
             told = f"{threshold} {words['for']} {item['for']}, {item['severity']}{doubt}"
             lines.append(f"  {words['armed']:9}  {item['alert']}:{told}")

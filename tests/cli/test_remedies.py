@@ -29,6 +29,9 @@ def test_an_alert_that_wants_two_changes_counts_for_neither_alone_and_a_known_de
         "s: use 2 and add --enable-metrics to the engine's command: arms A (1 alert)",
         "s: no change is known that arms D (1 alert)",
     ]
+    both = Text("add --limit, and set engine.args.limit: true", "加上 --limit，并设置 engine.args.limit: true")
+    assert lines(remedies([("s", "A", [both])]), "en") == [
+        "s: add --limit to the engine's command, and set engine.args.limit: true: arms A (1 alert)"]
     assert lines(found, "zh-CN")[0] == "s：在引擎启动命令里加上 --enable-metrics：可启用 B, C（2 条告警）"
 
 
