@@ -51,6 +51,8 @@ def command(alert: str | None, file: Path, service: str | None, form: str) -> in
     told = lines([row for row in of_plan(plan) if service in (None, row.service)], language)
     if told:
         click.echo("\n  ".join([_WORDS[language]["remedies"], *told]))
+    for line in unheard(plan):
+        click.echo(line)
     return 0
 
 
@@ -102,6 +104,17 @@ def unarmed(plan: Plan) -> Iterator[str]:
     if len(told) > _MOST_LINES:
         rest = len(told) - _MOST_LINES
         yield {"en": f"  … and {rest} more", "zh-CN": f"  … 另有 {rest} 项"}[language]
+
+
+def unheard(plan: Plan) -> Iterator[str]:
+    """A line on the alerts that nobody is told of, if there are any."""
+    from k3observe.render.alertmanager import unheard as found
+
+    if names := found(plan):
+        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        yield {"en": f"nobody is told of {len(names)} alerts ({some}): add notify.receivers and notify.routes.default",
+               "zh-CN": f"{len(names)} 条告警没有接收者（{some}）：请配置 notify.receivers 和 notify.routes.default",
+               }[plan.config.language]  # fmt: skip
 
 
 _WORDS = {

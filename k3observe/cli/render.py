@@ -29,7 +29,7 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
     k3observe render --only kubernetes --stdout | kubectl apply -f -
     """
     from k3observe import bundle
-    from k3observe.cli.explain import unarmed
+    from k3observe.cli.explain import unarmed, unheard
     from k3observe.config.errors import ConfigError, Problem, did_you_mean
     from k3observe.render.bundle import OUTPUTS, render
     from k3observe.render.kubernetes import is_object
@@ -54,7 +54,7 @@ def command(file: Path, folder: Path, only: str | None, check: bool, diff: bool,
         click.echo(f"{change.kind:7} {change.path}")
     touched = sum(change.path != bundle.LOCK for change in changed)
     click.echo(f"{len(files)} files in {folder}, {touched} changed", err=True)
-    for line in unarmed(plan):
+    for line in (*unarmed(plan), *unheard(plan)):
         click.echo(line, err=True)
     return 0
 

@@ -57,6 +57,17 @@ def files(plan: Plan) -> Iterator[tuple[str, bytes]]:
     yield "alertmanager/alertmanager.yml", (header(config) + to_yaml(document(plan))).encode()
 
 
+def unheard(plan: Plan) -> list[str]:
+    """Armed alerts that reach no receiver; none where another configuration decides who is told."""
+    outputs, routes = plan.config.outputs, plan.config.notify.routes
+    kubernetes = outputs.kubernetes
+    if "default" in routes or outputs.prometheus == "fragment" or (kubernetes and kubernetes.alertmanager == "none"):
+        return []
+    found = {armed.alert.name: None for armed in plan.armed
+             if armed.settings.severity != "none" and not {armed.settings.severity, armed.alert.action} & set(routes)}
+    return list(found)
+
+
 def document(plan: Plan) -> dict[str, Any]:
     """The whole configuration, as Alertmanager reads it."""
     config = plan.config

@@ -14,7 +14,7 @@ from k3observe.catalogue.loader import load as load_catalogue
 from k3observe.config import ConfigError, loads
 from k3observe.plan import Plan, plan
 from k3observe.render import render
-from k3observe.render.alertmanager import ACTIONS, problems
+from k3observe.render.alertmanager import ACTIONS, problems, unheard
 from k3observe.rules import load as load_rules
 
 BASE: dict[str, Any] = {
@@ -128,6 +128,18 @@ def test_a_mute_time_holds_back_its_actions_and_never_what_is_critical(tmp_path:
     routes = yaml.safe_load(written(tmp_path, made).read_text())["route"]["routes"]
     assert {route["receiver"]: route.get("mute_time_intervals") for route in routes} == {
         "nobody": None, "scaler": ["nights"], "oncall": None}
+
+
+def test_alerts_that_reach_nobody_are_known() -> None:
+    def alone(**routes: str) -> list[str]:
+        return unheard(planned(notify={"receivers": hooks("ops"), "routes": routes}))
+
+    assert {"EngineDown", "KVCacheUsageHigh"} <= set(unheard(planned()))
+    assert "Watchdog" not in unheard(planned())
+    assert alone(default="ops") == []
+    assert set(alone(critical="ops")) & {"EngineDown", "KVCacheUsageHigh"} == {"KVCacheUsageHigh"}
+    assert "KVCacheUsageHigh" not in alone(scale_out="ops")
+    assert unheard(planned(outputs={"prometheus": "fragment"})) == []
 
 
 def test_a_dead_engine_silences_the_latency_and_queue_alerts_of_its_service(tmp_path: Path) -> None:

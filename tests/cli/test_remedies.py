@@ -54,8 +54,9 @@ def test_render_logs_a_line_a_change_and_no_more_of_a_large_stack(
     k3observe: Run, config: Path, language: str, first: str
 ) -> None:
     config.write_text(STACK + f"language: {language}\n")
-    _, head, *rest = k3observe("render", "-o", "out").stderr.splitlines()
+    _, head, *rest, unheard = k3observe("render", "-o", "out").stderr.splitlines()
     assert head.endswith(first)
     assert rest[0].startswith("  bare, dark")
     assert len(rest) == 9
     assert rest[-1].startswith("  … ")
+    assert "notify.routes.default" in unheard
