@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import click
 
@@ -24,7 +25,7 @@ _WORDS = {
     "zh-CN": {"source": "数据源", "signal": "信号", "state": "状态", "value": "值", "series": "序列", "metric": "指标",
               "why": "原因与处理", "alert": "告警", "armed": "有效", "blind": "失明", "unplanned": "未生成",
               "unknown": "版本未知", "none": "所给数据源未提供", "panels": "面板", "panel": "空面板",
-              "dashboard": "仪表盘", "remedies": "如何启用更多告警（收效大者在前）："},
+              "dashboard": "看板", "remedies": "如何启用更多告警（收效大者在前）："},
 }  # fmt: skip
 _STATES = {"alive": "正常", "unused": "未使用", "missing": "缺失", "wrong": "异常"}
 _COLOURS = {"alive": "green", "unused": "yellow", "missing": "red", "wrong": "magenta"}
@@ -151,8 +152,13 @@ def document(report: Report, language: str) -> dict[str, Any]:
         ],
         "alerts": [
             {"alert": row.alert, "service": row.service, "state": "armed" if row.armed else "blind",
-             "reason": text(row.reason), "fix": text(row.fix)}
+             "planned": row.planned, "reason": text(row.reason), "fix": text(row.fix)}
             for row in report.alerts
+        ],
+        "panels": [
+            {"dashboard": text(row.board), "panel": text(row.panel), "state": "armed" if row.armed else "blind",
+             "reason": text(row.reason), "fix": text(row.fix)}
+            for row in report.panels
         ],
         "remedies": [
             {"service": row.service, "changes": [text(change) for change in row.changes], "alerts": list(row.alerts)}
@@ -170,8 +176,9 @@ def _show(report: Report, catalogue: Catalogue, language: str) -> None:
         oldest, newest = reading.span
         version = words["unknown"] if newest is None else str(newest) if oldest == newest else f"{oldest} – {newest}"
         spelling = " (vllm_x)" if reading.exposition.spelling == "underscore" else ""
-        title = catalogue.sources[reading.identity.source].title
-        click.echo(f"{reading.exposition.source}: {title} {version}{spelling}")
+        source = catalogue.sources[reading.identity.source]
+        release = f" {version}" if newest is not None or source.kind == "engine" else ""
+        click.echo(f"{reading.exposition.source}: {source.title}{release}{spelling}")
     for note in report.notes:
         click.echo(f"  {note.get(language)}")
     usable = {row.signal for row in report.signals if row.usable}
@@ -206,11 +213,16 @@ def _show(report: Report, catalogue: Catalogue, language: str) -> None:
         if not panel.armed:
             alike.setdefault((panel.board.get(language), _why(panel, language)), []).append(panel.panel.get(language))
     if alike:
-        rows = [[board, ", ".join(panels), reason] for (board, reason), panels in alike.items()]
+        rows = [[board, _some(panels), reason] for (board, reason), panels in alike.items()]
         _table([words["dashboard"], words["panel"], words["why"]], rows, ["red"] * len(rows))
     told = lines(report.remedies, language)
     if told:
         click.echo("\n" + "\n  ".join([words["remedies"], *told]))
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    """The first names, so that a long list makes no column wider than a screen; JSON has all."""
+    return ", ".join(names[:most]) + (f", … (+{len(names) - most})" if len(names) > most else "")
 
 
 def _why(row: Any, language: str) -> str:
@@ -232,6 +244,12 @@ def _table(head: list[str], rows: list[list[str]], colours: list[str]) -> None:
             table.add_row(*map(escape, row), style=colour)
         Console().print(table)
         return
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    widths = [max(_width(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: a Chinese character takes two."""
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text)

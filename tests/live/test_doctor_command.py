@@ -40,7 +40,7 @@ def test_json_has_sources_signals_and_alerts(capture: Path) -> None:
     run = doctor(str(capture), "--output", "json")
     assert run.returncode == 1, run.stderr  # alerts on devices and experts are blind without a sidecar
     document = json.loads(run.stdout)
-    assert list(document) == ["sources", "signals", "alerts", "remedies"]
+    assert list(document) == ["sources", "signals", "alerts", "panels", "remedies"]
     (source,) = document["sources"]
     assert source["source"] == str(capture)
     assert source["engine"] == "vllm"
@@ -56,7 +56,8 @@ def test_json_has_sources_signals_and_alerts(capture: Path) -> None:
         "reason": None,
         "fix": None,
     }
-    assert set(document["alerts"][0]) == {"alert", "service", "state", "reason", "fix"}
+    assert set(document["alerts"][0]) == {"alert", "service", "state", "planned", "reason", "fix"}
+    assert {row["state"] for row in document["panels"]} == {"armed", "blind"}
     assert {row["state"] for row in document["alerts"]} == {"armed", "blind"}
 
 
@@ -65,6 +66,17 @@ def test_the_table_in_a_pipe_has_no_colour_and_says_what_to_do(capture: Path) ->
     assert "\x1b" not in run.stdout
     assert "KVCacheUsageHigh" in run.stdout
     assert "give the sidecar's /metrics too" in run.stdout
+    experts = next(line for line in run.stdout.splitlines() if line.startswith("Experts "))
+    assert ", … (+" in experts
+
+
+def test_columns_are_aligned_where_characters_are_wide(capture: Path) -> None:
+    def column(line: str, word: str) -> int:
+        return sum(2 if letter > "\u2e7f" else 1 for letter in line[: line.index(word)])
+
+    lines = doctor(str(capture), "--language", "zh-CN").stdout.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("信号"))
+    assert column(lines[head], "指标") == column(lines[head + 1], "vllm:")
 
 
 def test_standard_input_is_a_source(capture: Path) -> None:
@@ -121,8 +133,8 @@ def test_a_configuration_decides_what_is_planned_and_in_which_language(tmp_path:
     assert run.returncode == 0, run.stdout + run.stderr
     alerts = {row["alert"]: row for row in json.loads(run.stdout)["alerts"]}
     assert alerts["KVCacheUsageHigh"] == {"alert": "KVCacheUsageHigh", "service": "kimi-k3", "state": "armed",
-                                          "reason": None, "fix": None}  # fmt: skip
-    assert alerts["ExpertLoadVarianceHigh"]["state"] == "blind"
+                                          "planned": True, "reason": None, "fix": None}  # fmt: skip
+    assert (alerts["ExpertLoadVarianceHigh"]["state"], alerts["ExpertLoadVarianceHigh"]["planned"]) == ("blind", False)
     assert "vLLM" in alerts["ExpertLoadVarianceHigh"]["reason"]
 
 
