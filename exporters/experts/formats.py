@@ -16,7 +16,7 @@ Engine = Literal["vllm", "sglang", "vllm-ascend"]
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "vllm-ascend")
 
 _VLLM_MARKERS = b"balancedness=", b"Rearranging experts", b"async loop error (Rank"
-_ASCEND_MARKERS = b"urrent: mean=", b"Subprocess crashed, EPLB"
+_ASCEND_MARKERS = b"urrent: mean=", b"Subprocess crashed, EPLB", b"[EPLB subprocess "
 _SGLANG_MARKERS = b"balancedness=", b"[EPLBManager] "
 _MARKERS: dict[Engine | None, tuple[bytes, ...]] = {
     "vllm": _VLLM_MARKERS,
@@ -44,15 +44,21 @@ _VLLM = re.compile(
     r"max_tokens=\d+, balancedness=(?P<value>\d\.\d+)(?P<left>, steps until the next rearrangement: -?\d+)?")
 _SGLANG = re.compile(
     rf"\[Expert Balancedness\].*?current_pass_balancedness={_NUMBER}(?:.*?gpu_physical_count_sum=(\d{{1,18}}))?")
-# vLLM-Ascend 0.18.0, and 0.22.1 on.
+# vLLM-Ascend 0.18.0, and 0.22.1 on; later code has a percentile between.
 _ASCEND = re.compile(
-    rf"(?:\[Expert Hotness\] Current|xpert hotness imbalance, current): mean={_NUMBER},? max={_NUMBER}")
+    rf"(?:\[Expert Hotness\] Current|xpert hotness imbalance, current): mean={_NUMBER},?(?: p\d+=[\d.]+,?)? "
+    rf"max={_NUMBER}")
 _VLLM_VERSION = re.compile(r"LLM engine \(v(\d+\.\d+[0-9A-Za-z.+-]{0,40})\)")
-_CRASH = re.compile(r"\[eplb/worker\] Subprocess crashed|async loop error \(Rank")
-_START = re.compile(r"Rearranging experts(?! \(profile)|\[EPLBManager\] rebalance start")
+# vLLM-Ascend 0.22.1 on, before it, vLLM.
+_CRASH = re.compile(
+    r"\[eplb/worker\] Subprocess crashed|\[EPLB subprocess [Ee]xiting due to error|async loop error \(Rank")
+# Profiling moves nothing: "(profile)" stands behind the mode from vLLM 0.14 on, and between two blanks at the end.
+_START = re.compile(
+    r"Rearranging experts(?!(?: \(async mode\)| sync mode)? \(profile)|\[EPLBManager\] rebalance start")
 _SKIP = re.compile(r"\[EPLB\] Skip rearrange|\[EPLBManager\] Skipped ep rebalancing")
 _END = re.compile(
-    rf"Rearranged experts(?! \(profile)[^\n]{{0,80}}? in {_NUMBER} s|\[EPLBManager\] rebalance end(?: time={_NUMBER})?")
+    rf"Rearranged experts(?! +\(profile)[^\n]{{0,80}}? in {_NUMBER} s|"
+    rf"\[EPLBManager\] rebalance end(?: time={_NUMBER})?")
 
 
 class Problem(NamedTuple):
@@ -85,6 +91,7 @@ class LineReader:
         self._layers, self._ranks = layers, ranks
         self._named = model
         self._begun: float | None = None
+        self._called_off = self._skipped = False
 
     def read_block(self, block: bytes, now: float) -> Iterator[BalanceReading | Rebalance | Problem]:
         """Yield what the lines of a block say, in any encoding that extends ASCII."""
@@ -120,21 +127,27 @@ class LineReader:
         elif _CRASH.search(text):
             yield Problem("eplb_crashed", f"the engine's expert balancing has stopped: {text.strip()[:300]!r}")
         elif _SKIP.search(text):
-            self._begun = None
+            self._called_off = self._skipped = True
         elif match := _END.search(text):
-            self._begun = self._begun or now
-            seconds = match[1] or match[2]
-            yield from self._rearranged(float(seconds) if seconds else None)
-        elif _START.search(text):
-            if self._begun is not None:
-                yield from self._rearranged(None)
+            if self._skipped:  # vLLM prints the end of a model that it skipped too; a drafter's may follow
+                self._skipped = False
+            else:
+                self._called_off = False
+                seconds = match[1] or match[2]
+                yield from self._rearranged(float(seconds) if seconds else None)
+        elif (match := _START.search(text)) and not (self._moving() and "EPLBManager" in match[0]):
+            # Every rank of SGLang writes its own start and end; vLLM's first rank alone does, without an end if async.
+            yield from self._rearranged(None)
             self._begun = now
+
+    def _moving(self) -> bool:
+        return self._begun is not None and not self._called_off
 
     def _rearranged(self, seconds: float | None) -> Iterator[Rebalance]:
         """Yield the rearrangement begun: only once it ended, or was not called off for a minute."""
-        assert self._begun is not None
-        yield Rebalance(self._named, self._begun, seconds)
-        self._begun = None
+        if self._begun is not None and not self._called_off:
+            yield Rebalance(self._named, self._begun, seconds)
+        self._begun, self._called_off, self._skipped = None, False, False
 
     def _set_version(self, version: str | None) -> None:
         self._version = version

@@ -20,6 +20,8 @@ SGLANG = (
     "last_10_average_balancedness=0.590  gpu_physical_count_sum={total}")
 ASCEND = "[eplb/worker] Expert hotness imbalance, current: mean={:.3f} max={:.3f}, updated: mean=1.033 max=1.120"
 
+SKIP = "[EPLB] Skip rearrange: imbalance 1.0812 -> 1.0790 (no material gain)"
+
 
 def reader(version: str | None = "0.33.0", **others: Any) -> LineReader:
     return LineReader(version=version, **others)
@@ -152,6 +154,17 @@ def test_another_engines_lines_are_passed_over_where_the_engine_is_told() -> Non
     assert list(reader(engine="vllm").read(SGLANG.format(value=0.5, total=9), NOW)) == []
 
 
+def test_later_ascend_code_with_a_percentile_and_older_with_another_crash_are_read() -> None:
+    event = one(
+        "[eplb/worker] Expert hotness imbalance, current: mean=1.250 p95=1.900 max=2.000, "
+        "updated: mean=1.033 p95=1.100 max=1.120, changed_layers=1 rank_transfers=2")
+    assert (event.value, event.worst) == (0.8, 0.5)
+    for line in "[EPLB subprocess exiting due to error: x]", "[EPLB subprocess Exiting due to error: x]":
+        (crash,) = reader().read_block(f"a\n{line}\n".encode(), NOW)
+        assert isinstance(crash, Problem)
+        assert crash.reason == "eplb_crashed"
+
+
 def rebalances(*lines: tuple[float, str]) -> list[Any]:
     source = reader()
     return [event for after, line in lines for event in source.read(line, NOW + after)]
@@ -170,12 +183,35 @@ def test_a_rearrangement_without_an_end_counts_when_it_was_not_called_off_for_a_
     assert rebalances(begun, (59, "earrang")) == []
     assert rebalances(begun, (61, "earrang")) == [Rebalance("", NOW)]
     assert rebalances(begun, (30, begun[1])) == [Rebalance("", NOW)]
-    assert rebalances(begun, (8, "[EPLB] Skip rearrange: imbalance 1.0812 -> 1.0790 (no gain)"), (99, "earrang")) == []
+    assert rebalances(begun, (8, SKIP), (99, "earrang")) == []
 
 
-def test_profiling_is_no_rearrangement() -> None:
-    lines = (0.0, "Rearranging experts (profile)..."), (1.0, "Rearranged experts (profile) in 1.00 seconds.")
-    assert rebalances(*lines, (99, "earrang")) == []
+@pytest.mark.parametrize(("start", "end"), [
+    ("Rearranging experts (profile)...", "Rearranged experts (profile) in 1.00 seconds."),  # vLLM 0.9 to 0.13
+    ("Rearranging experts sync mode (profile)...", "Rearranged experts  (profile)  in 1.00 s."),  # 0.14 on
+    ("Rearranging experts (async mode) (profile)...", "Rearranged experts  (profile)  in 1.00 s."),
+])
+def test_profiling_is_no_rearrangement(start: str, end: str) -> None:
+    assert rebalances((0.0, start), (1.0, end), (99, "earrang")) == []
+
+
+def test_a_skipped_rearrangement_is_none_though_vllm_prints_its_end() -> None:
+    start, skip, end = "Rearranging experts sync mode ...", SKIP, "Rearranged experts   in 0.00 s."
+    assert rebalances((0, start), (0, skip), (0, end), (99, "earrang")) == []
+    # the model is skipped, its drafter is not
+    assert rebalances((0, start), (0, skip), (0, end), (1, end), (99, "earrang")) == [Rebalance("", NOW, 0)]
+    assert rebalances((0, start), (1, end), (2, end), (99, "earrang")) == [Rebalance("", NOW, 0)]
+
+
+def test_the_ranks_of_sglang_tell_of_one_rearrangement_together() -> None:
+    def ranks(after: float, text: str) -> list[tuple[float, str]]:
+        return [(after + rank / 100, f"[2026-11-02 10:15:01 DP{rank} TP{rank} EP{rank}] {text}") for rank in range(8)]
+
+    start, end = "[EPLBManager] rebalance start", "[EPLBManager] rebalance end time=1.500s"
+    skip = "[EPLBManager] Skipped ep rebalancing: current GPU utilization 0.95 > minimum rebalance threshold 0.90"
+    assert rebalances(*ranks(0, start), *ranks(2, end), (99, "EPLB")) == [Rebalance("", NOW, 1.5)]
+    assert rebalances(*ranks(0, start), *ranks(1, skip), *ranks(30, start), *ranks(32, end), (199, "EPLB")) == [
+        Rebalance("", NOW + 30, 1.5)]
 
 
 @given(st.text(max_size=200))
@@ -205,7 +241,7 @@ LINES: dict[Engine, list[str]] = {
     "vllm": [
         "Initializing a V1 LLM engine (v0.33.0) with config", VLLM, "Rearranging experts sync mode ...",
         "Rearranged experts  in 2.15 s.", "Rearranging experts (async mode) ...",
-        "[EPLB] Skip rearrange: imbalance 1.0812 -> 1.0790 (no material gain)", "async loop error (Rank 0): x"],
+        SKIP, "async loop error (Rank 0): x"],
     "vllm-ascend": [
         ASCEND.format(1.5, 2.0), "[Expert Hotness] Current: mean=1.250, max=2.000, Updated: mean=1.033, max=1.120",
         "[eplb/worker] Subprocess crashed, EPLB optimization will stop. error=x"],
