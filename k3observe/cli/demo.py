@@ -32,7 +32,8 @@ def command(keep: bool, folder: Path | None) -> int:
         raise ConfigError([Problem("is not empty", file=str(folder), fix="name a new folder with -o")])
     folder = (folder or Path(tempfile.mkdtemp(prefix="k3observe-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: a shell starts what it puts behind `&` with it ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         with running(folder, click.echo) as here:
             tell(here, click.echo)
