@@ -34,11 +34,14 @@ SUFFIXES = (
     ("_delay_seconds", "histogram"),
     ("_latency_seconds", "histogram"),
 )
-OFFLOAD_COUNTERS = re.compile(
-    r"^vllm:kv_offload_(?:load_bytes|load_time|store_bytes|store_time|total_bytes|total_time|allocation_failure|"
-    r"stores_skipped)$"
+COUNTERS = re.compile(
+    r"^vllm:(?:(?:spec_decode|diffusion)_num_.*|kv_offload_(?:(?:load|store|total|tiering_read|tiering_write)_(?:bytes|"
+    r"time)|allocation_failure|stores_skipped|tiering_(?:chunk_(?:hits|queries)|.*_failures|.*_dropped)))$"
 )
-OFFLOAD_HISTOGRAMS = re.compile(r"^vllm:kv_offload_(?:size|load_size|store_size)$")
+GAUGES = re.compile(
+    r"^vllm:(?:kv_offload_tiering_(?:active_.*_jobs|.*_ema)|simple_kv_offload_(?:used|pending_store)_blocks)$"
+)
+HISTOGRAMS = re.compile(r"^vllm:kv_offload_(?:size|load_size|store_size|cpu_allocation_size)$")
 HIDDEN = {
     "vllm:gpu_cache_usage_perc": "0.11.0",
     "vllm:gpu_prefix_cache_queries_total": "0.11.0",
@@ -64,9 +67,9 @@ def rows(survey: Path) -> dict[str, list[str]]:
         name, kind, first, last, labels = fields[0], TYPES[fields[1]], *fields[2:5]
         if kind == "unknown":
             kind = next((type_ for suffix, type_ in SUFFIXES if name.endswith(suffix)), kind)
-            kind = "counter" if OFFLOAD_COUNTERS.match(name) or name.startswith("vllm:spec_decode_num") else kind
-            kind = "histogram" if OFFLOAD_HISTOGRAMS.match(name) else kind
-        if kind == "counter" and (not name.endswith("_total") or OFFLOAD_COUNTERS.match(name)):
+            kind = "counter" if COUNTERS.match(name) else "gauge" if GAUGES.match(name) else kind
+            kind = "histogram" if HISTOGRAMS.match(name) else kind
+        if kind == "counter" and not name.endswith("_total"):
             name += "_total"
         extra = ",".join(re.findall(r"'([a-z_]+)'", labels))
         if name in found:

@@ -27,7 +27,7 @@ class Metric:
     """
 
     name: str
-    type: Literal["counter", "gauge", "histogram", "summary", "unknown"]
+    type: Literal["counter", "gauge", "histogram", "summary"]
     first: Version
     last: Version | None
     hidden: Version | None
