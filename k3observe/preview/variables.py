@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,9 +34,9 @@ def choose(
     """
     step = max(span.step, scrape_interval)
     values = {
-        "__interval": f"{step:g}s",
-        "__rate_interval": f"{max(step + scrape_interval, 4 * scrape_interval):g}s",
-        "__range": f"{span.end - span.start:.0f}s",
+        "__interval": duration(step),
+        "__rate_interval": duration(max(step + scrape_interval, 4 * scrape_interval)),
+        "__range": duration(span.end - span.start),
     }
     found = []
     for item in document["templating"]["list"]:
@@ -48,6 +49,13 @@ def choose(
         everything = item.get("allValue") or "|".join(_SPECIAL.sub(r"\\\\\g<0>", value) for value in listed)
         values[item["name"]] = everything if item["includeAll"] else listed[0] if listed else ""
     return values, found
+
+
+def duration(seconds: float) -> str:
+    """Spell a duration for PromQL, which knows no fractions: up to whole seconds, below a second to milliseconds."""
+    if seconds < 1:
+        return f"{max(1, math.ceil(round(seconds * 1000, 3)))}ms"
+    return f"{math.ceil(round(seconds, 3))}s"  # rounded first: times since 1970 differ by a hair more than they should
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:

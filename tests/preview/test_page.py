@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from k3observe.cli.preview import _span
+from k3observe.config.values import Duration
 from k3observe.preview.evaluate import Result, _cells
 from k3observe.preview.page import embedded, page
-from k3observe.preview.prometheus import Series, Span
+from k3observe.preview.prometheus import Prometheus, Series, Span
 from k3observe.preview.tables import table
-from k3observe.preview.variables import expand
+from k3observe.preview.variables import choose, expand
 
 SPAN = Span(1_000_000.0, 1_000_060.0, 15.0)
 
@@ -81,6 +85,20 @@ def test_a_table_merges_its_queries_by_their_labels() -> None:
 def test_variables_are_expanded_in_all_their_spellings() -> None:
     assert expand('x{a=~"$service",b="${service:regex}"}[$__rate_interval] $other', {
         "service": ".+", "__rate_interval": "60s"}) == 'x{a=~".+",b=".+"}[60s] $other'  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(last=st.integers(1, 40 * 86_400), milliseconds=st.integers(1, 300_000))
+def test_over_any_range_the_intervals_are_durations_of_promql_and_none_is_below_the_scrape_interval(
+    last: int, milliseconds: int
+) -> None:
+    scrape, span = milliseconds / 1000, _span(last, milliseconds / 1000)
+    values, _ = choose({"templating": {"list": []}}, Prometheus("http://127.0.0.1:1"), span, scrape)
+    seconds = {name: Duration.parse(text).seconds for name, text in values.items()}
+    assert all(re.fullmatch(r"[1-9]\d*m?s", text) for text in values.values())
+    assert span.step - 1e-3 <= seconds["__interval"] < span.step + 1
+    assert seconds["__interval"] >= scrape
+    assert seconds["__rate_interval"] >= 4 * scrape
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
