@@ -13,10 +13,12 @@ from k3observe.catalogue.version import Version
 from k3observe.config.model import Service
 from k3observe.config.values import Duration
 
-# vLLM: --max-num-seqs 256; MindIE: maxBatchSize 200; SGLang works its limit out from memory, 64 is a cautious guess
+# vLLM: --max-num-seqs 256, and 1024 on GPUs of 70 GiB and more (no A100), where the KV cache limits a large model
+# first; MindIE: maxBatchSize 200; SGLang works its limit out from memory, 64 is a cautious guess
 _MAX_NUM_SEQS = {"vllm": 256, "vllm-ascend": 256, "mindie": 200, "sglang": 64}
-# vLLM: --gpu-memory-utilization 0.9; SGLang and MindIE take nearly all that the model leaves
-_RESERVED = {"vllm": 0.9, "vllm-ascend": 0.9, "sglang": 0.88, "mindie": 0.9}
+# vLLM: --gpu-memory-utilization 0.92 from 0.20 on, 0.9 before; SGLang and MindIE take nearly all that the model leaves
+_RESERVED = {"vllm": 0.92, "vllm-ascend": 0.92, "sglang": 0.88, "mindie": 0.9}
+_RESERVED_OLD = {**_RESERVED, "vllm": 0.9, "vllm-ascend": 0.9}
 
 
 class Objective(NamedTuple):
@@ -30,7 +32,8 @@ def facts(service: Service) -> Mapping[str, Any]:
     """Return the facts of a service, by name."""
     engine, args, model = service.engine, service.engine.args, service.model.known
     known: dict[str, Any] = {"engine": engine.name, **args.model_dump()}
-    for name, defaults in (("max_num_seqs", _MAX_NUM_SEQS), ("gpu_memory_utilization", _RESERVED)):
+    reserved = _RESERVED if _since(service, "0.20.0") else _RESERVED_OLD
+    for name, defaults in (("max_num_seqs", _MAX_NUM_SEQS), ("gpu_memory_utilization", reserved)):
         known[f"{name}_given"] = known[name] is not None
         if known[name] is None:
             known[name] = defaults.get(engine.name)
@@ -72,15 +75,19 @@ def _objective(given: Mapping[str, float]) -> Objective | None:
 
 
 def _prefix_caching(service: Service) -> bool:
-    """The flag, else the engine's default: on since vLLM 0.8 (V1) and in SGLang, but off for K3 on vLLM."""
+    """The flag, else the engine's default: on in SGLang, in vLLM since 0.8 (V1), for recurrent state since 0.26."""
     if service.engine.args.prefix_caching is not None:
         return service.engine.args.prefix_caching
     name = service.engine.name
     if name in ("vllm", "vllm-ascend"):
-        version = service.engine.version
-        modern = version is None or Version.parse(version) >= Version.parse("0.8.0")
-        return modern and service.model.known.prefix_caching is not False
+        return _since(service, "0.26.0" if service.model.known.recurrent else "0.8.0")
     return name == "sglang"
+
+
+def _since(service: Service, release: str) -> bool:
+    """True from this release of the engine on, and where the version is not told: then it is the newest."""
+    version = service.engine.version
+    return version is None or Version.parse(version) >= Version.parse(release)
 
 
 def _expert_ranks(service: Service) -> int | None:

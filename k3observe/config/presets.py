@@ -19,11 +19,11 @@ class Preset(NamedTuple):
     experts: int | None = None
     top_k: int | None = None
     startup_grace: Duration = Duration("10m")
-    prefix_caching: bool | None = None
-    """None: as the engine does by default; False: off unless asked for (K3 on vLLM, recurrent state)."""
+    recurrent: bool = False
+    """Layers with recurrent state beside attention: vLLM caches their prefixes by default from 0.26 on only."""
 
 
 PRESETS = {
-    "kimi-k3": Preset(92, 896, 16, Duration("1h"), prefix_caching=False),
+    "kimi-k3": Preset(92, 896, 16, Duration("1h"), recurrent=True),
     "kimi-k2": Preset(60, 384, 8, Duration("30m")),
 }

@@ -38,6 +38,25 @@ def test_the_memory_threshold_lies_above_what_vllm_reserves(share: float, thresh
     assert found.reason is None if threshold == 0.92 else f"reserves {share:g}" in str(found.reason)
 
 
+@pytest.mark.parametrize(("version", "reserved"), [("0.19.1", 0.9), ("0.20.0", 0.92), (None, 0.92)])
+def test_without_the_flag_vllm_reserves_what_its_release_does(version: str | None, reserved: float) -> None:
+    document = stack()
+    document["services"][0]["engine"] = {"name": "vllm"} | ({"version": version} if version else {})
+    assert f"reserves {reserved:g}" in str(settings(planned(document), "AcceleratorMemoryHigh").reason)
+
+
+@pytest.mark.parametrize(
+    ("preset", "version", "on"),
+    [("kimi-k3", "0.25.1", False), ("kimi-k3", "0.26.0", True), ("kimi-k2", "0.8.5", True)],
+)
+def test_the_prefix_cache_of_vllm_is_on_by_default_for_recurrent_models_from_0_26_on(
+    preset: str, version: str, on: bool
+) -> None:
+    document = stack(model={"preset": preset})
+    document["services"][0]["engine"] = {"name": "vllm", "version": version}
+    assert any(item.alert.name == "KVCacheHitRatioLow" for item in planned(document).armed) is on
+
+
 def test_beyond_95_percent_reserved_free_memory_decides() -> None:
     assert "< 1073741824" in expression(reserving(0.97), "AcceleratorMemoryHigh")
 
