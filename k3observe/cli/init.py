@@ -16,13 +16,16 @@ _FILES = (".sh", ".txt", ".yaml", ".yml", ".json")
               help="A launch command, a file that holds one, or - for standard input: a script, a manifest of "
               "Kubernetes or Compose, MindIE's config.json.")  # fmt: skip
 @click.option("-o", "--output", default="k3observe.yaml", show_default=True, help="The file to write; - prints it.")
-def command(source: str | None, output: str) -> int:
+@click.option("--language", type=click.Choice(["en", "zh-CN"]), default="en", show_default=True,
+              help="Of its comments and notes, and of the alerts and dashboards it renders.")  # fmt: skip
+def command(source: str | None, output: str, language: str) -> int:
     """Write a commented configuration.
 
     It says what the launch command says. What that cannot tell (version, addresses) is assumed, marked and reported.
 
     \b
     k3observe init
+    k3observe init --language zh-CN
     k3observe init --from-command launch.sh           # or deployment.yaml, compose.yaml, config.json
     k3observe init --from-command 'vllm serve moonshotai/Kimi-K3 -tp 8 --max-num-seqs 16'
     """
@@ -30,7 +33,8 @@ def command(source: str | None, output: str) -> int:
     from k3observe.config.launch import read
     from k3observe.config.starter import EXAMPLE, starter
 
-    text, assumed = starter(read(*_command(source)) if source is not None else EXAMPLE)
+    text, assumed = starter(read(*_command(source)) if source is not None else EXAMPLE, language)
+    chinese = language == "zh-CN"
     if output == "-":
         click.echo(text, nl=False)
     else:
@@ -46,9 +50,10 @@ def command(source: str | None, output: str) -> int:
         except OSError as error:
             os.unlink(output)
             raise ConfigError([Problem(f"cannot be written: {error.strerror}", file=output)]) from None
-        click.echo(f"{output} written; next: fill in targets, then `k3observe render`", err=True)
+        click.echo(f"已写入 {output}；下一步：填写 targets，然后执行 `k3observe render`" if chinese else
+                   f"{output} written; next: fill in targets, then `k3observe render`", err=True)  # fmt: skip
     for line in assumed:
-        click.echo(f"note: {line}", err=True)
+        click.echo(f"{'提示：' if chinese else 'note: '}{line}", err=True)
     return 0
 
 

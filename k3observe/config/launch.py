@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from k3observe.catalogue.model import Text
 from k3observe.config import launch_manifest, launch_mindie, launch_shell
 from k3observe.config.errors import ConfigError, Problem
 from k3observe.config.launch_flags import FLAGS, FOREIGN, PORTS
@@ -35,7 +36,7 @@ class Launch:
     port: int | None
     role: str
     args: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     host: str | None = None
     https: bool = False
     kubernetes: Mapping[str, Any] | None = None
@@ -75,14 +76,16 @@ def read(text: str, name: str = "command") -> Launch:
     launch = _launch(found[0], name)
     if len(found) == 1:
         return launch
-    more = f"{len(found) - 1} more engines are started there and were not read: give each command to init by itself"
+    more = Text(
+        f"{len(found) - 1} more engines are started there and were not read: give each command to init by itself",
+        f"其中另外启动了 {len(found) - 1} 个引擎，未读取：请对每条命令分别执行 init")
     return replace(launch, notes=(*launch.notes, more))
 
 
 @dataclass
 class _Reading:
     args: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Text] = field(default_factory=list)
     values: dict[str, list[str]] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
 
@@ -117,7 +120,8 @@ def _flag(engine: str, flag: str, values: list[str], reading: _Reading) -> int:
     known = FLAGS[engine].get(flag) or _abbreviated(engine, flag)
     if known is None and flag in FOREIGN and flag not in _MODEL:
         known = FOREIGN[flag]
-        reading.notes.append(f"{flag} is no flag of {engine}; it was carried over as {known[0]}")
+        reading.notes.append(Text(f"{flag} is no flag of {engine}; it was carried over as {known[0]}",
+                                  f"{engine} 没有 {flag} 这个参数，已按其含义写为 {known[0]}"))
     if known is not None:
         target, reader = known
         if not callable(reader):
@@ -126,7 +130,7 @@ def _flag(engine: str, flag: str, values: list[str], reading: _Reading) -> int:
         if not values:
             raise ValueError("needs a value")
         if _hidden(values[0]):
-            reading.notes.append(f"{flag} {values[0]} is set where the command does not show it; it was left out")
+            reading.notes.append(_left_out(flag, values[0]))
             reading.left_out.add(target)
         else:
             reading.args[target] = reader(values[0])
@@ -148,6 +152,11 @@ def _hidden(text: str) -> bool:
     return "$" in text or re.fullmatch(r"<.*>", text) is not None
 
 
+def _left_out(flag: str, value: str) -> Text:
+    return Text(f"{flag} {value} is set where the command does not show it; it was left out",
+                f"{flag} {value} 的值不在命令之中，已略去")
+
+
 def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> Launch:
     engine, env, place = invocation.engine, invocation.environment, invocation.place
     args, notes, values = reading.args, reading.notes, reading.values
@@ -158,7 +167,7 @@ def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> 
     def value(*flags: str) -> str | None:
         told = plain(*flags)
         if told is not None and _hidden(told):
-            notes.append(f"{flags[0]} {told} is set where the command does not show it; it was left out")
+            notes.append(_left_out(flags[0], told))
             return None
         return told
 
@@ -166,23 +175,29 @@ def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> 
     role = _role(_config(reading, "--kv-transfer-config"), value("--disaggregation-mode"), args)
     _experts(engine, value("--moe-a2a-backend"), args, notes)
     if engine == "mindie" and env.get("MIES_SERVICE_MONITOR_MODE") != "1":
-        notes.append("MindIE serves no metrics unless MIES_SERVICE_MONITOR_MODE=1 is set at its start: set it")
+        notes.append(Text("MindIE serves no metrics unless MIES_SERVICE_MONITOR_MODE=1 is set at its start: set it",
+                          "MindIE 启动时须设置 MIES_SERVICE_MONITOR_MODE=1，否则不提供指标：请加上"))
     if engine == "sglang" and "enable_metrics" not in args and "--config" not in values:
-        notes.append("SGLang serves no metrics without --enable-metrics: add it")
+        notes.append(Text("SGLang serves no metrics without --enable-metrics: add it",
+                          "SGLang 须加 --enable-metrics 才提供指标：请加上"))
         args["enable_metrics"] = False
     elif args.get("enable_metrics") is False:
-        notes.append("vLLM serves no metrics of its own with --disable-log-stats: remove it")
+        notes.append(Text("vLLM serves no metrics of its own with --disable-log-stats: remove it",
+                          "vLLM 带 --disable-log-stats 时不提供自身指标：请去掉"))
     if env.get("VLLM_USE_RUST_FRONTEND") == "1":
         args["rust_frontend"] = True
     rank = plain("--node-rank")
     if "--headless" in values or (rank is not None and rank.isdecimal() and int(rank) > 0):
-        notes.append("this command is of a node that serves no API and no metrics: target the node that does")
+        notes.append(Text("this command is of a node that serves no API and no metrics: target the node that does",
+                          "该命令所在节点不提供 API，也不提供指标：targets 请填写提供指标的节点"))
     if value("--config"):
-        notes.append(f"the settings in {value('--config')} were not read: add them to engine.args")
+        notes.append(Text(f"the settings in {value('--config')} were not read: add them to engine.args",
+                          f"未读取 {value('--config')} 中的设置：请写入 engine.args"))
     start = words[1:] if words[:1] == ["start"] else words
     model = value(*_MODEL) or next(iter(start), None)
     if model is not None and _hidden(model):
-        notes.append(f"the model {model} is set where the command does not show it: fill in model.served_name")
+        notes.append(Text(f"the model {model} is set where the command does not show it: fill in model.served_name",
+                          f"模型 {model} 的值不在命令之中：请填写 model.served_name"))
         model = None
     silent = "tensor_parallel" in reading.left_out or (
         "tensor_parallel" not in args and (engine == "mindie" or any(word in ("$@", "$*") for word in words)))
@@ -195,17 +210,19 @@ def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> 
                                   silent))  # fmt: skip
 
 
-def _address(engine: str, host: str | None, told: str | None, place: Place, notes: list[str]
+def _address(engine: str, host: str | None, told: str | None, place: Place, notes: list[Text]
              ) -> tuple[str | None, int | None]:  # fmt: skip
     """Where the metrics are reached: the address that the engine is bound to, the port that its container publishes."""
     port = int(told) if told and re.fullmatch(r"[0-9]{1,5}", told.strip()) and 0 < int(told) < 65536 else None
     if told and port is None:
-        notes.append(f"--port {told.strip()[:20]} is no port; it was left out")
+        notes.append(Text(f"--port {told.strip()[:20]} is no port; it was left out",
+                          f"--port {told.strip()[:20]} 不是端口，已略去"))
     if port is None and len(place.ports) == 1 and engine != "mindie":
         port = place.ports[0]
     bound = host or ("127.0.0.1" if engine in ("sglang", "mindie") else "")
     if bound in _LOOPBACK and not (engine == "mindie" and host is None):
-        notes.append(f"the engine listens on {bound} alone, out of Prometheus' reach: add --host 0.0.0.0")
+        notes.append(Text(f"the engine listens on {bound} alone, out of Prometheus' reach: add --host 0.0.0.0",
+                          f"引擎只监听 {bound}，Prometheus 无法访问：请加 --host 0.0.0.0"))
     given = host if host and re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})", host) else None
     given = None if host in _EVERYWHERE | _LOOPBACK else given
     if place.published is None:
@@ -213,10 +230,12 @@ def _address(engine: str, host: str | None, told: str | None, place: Place, note
     inside = port or PORTS[engine]
     address, outside = place.published.get(inside, ("", None))
     if outside is None:
-        notes.append(f"port {inside} of the container is not published: add -p {inside}:{inside}")
+        notes.append(Text(f"port {inside} of the container is not published: add -p {inside}:{inside}",
+                          f"容器端口 {inside} 未发布：请加 -p {inside}:{inside}"))
         return None, inside
     if address in _LOOPBACK:
-        notes.append(f"port {outside} is published on {address} alone, out of Prometheus' reach from elsewhere")
+        notes.append(Text(f"port {outside} is published on {address} alone, out of Prometheus' reach from elsewhere",
+                          f"端口 {outside} 只发布在 {address} 上，其他机器上的 Prometheus 无法访问"))
     return address if address not in _EVERYWHERE | _LOOPBACK and "[" not in address else None, outside
 
 
@@ -232,7 +251,7 @@ def _devices(args: Mapping[str, Any], local: str | None, nodes: str | None, sile
     return None
 
 
-def _experts(engine: str, backend: str | None, args: dict[str, Any], notes: list[str]) -> None:
+def _experts(engine: str, backend: str | None, args: dict[str, Any], notes: list[Text]) -> None:
     """vLLM has no size of the group; backends that send tokens to experts (DeepEP) spread SGLang's over all ranks."""
     if engine == "sglang" and (args.get("expert_parallel") or backend not in (None, "none")):
         args["expert_parallel_size"] = args.get("tensor_parallel", 1)
@@ -242,8 +261,11 @@ def _experts(engine: str, backend: str | None, args: dict[str, Any], notes: list
     if engine in ("vllm", "vllm-ascend"):
         ranks = args.get("tensor_parallel", 1) * args.get("data_parallel", 1)
         wanted = args.pop("expert_parallel_size")
-        notes.append(f"{engine} has no size of the expert-parallel group: with --enable-expert-parallel it is "
-                     f"tensor x data parallel = {ranks}, not {wanted}")  # fmt: skip
+        notes.append(Text(
+            f"{engine} has no size of the expert-parallel group: with --enable-expert-parallel it is "
+            f"tensor x data parallel = {ranks}, not {wanted}",
+            f"{engine} 不能单独设置专家并行组的大小：带 --enable-expert-parallel 时等于张量并行 × 数据并行 = {ranks}，"
+            f"而不是 {wanted}"))
 
 
 def _config(reading: _Reading, flag: str) -> Mapping[str, Any]:
@@ -253,7 +275,8 @@ def _config(reading: _Reading, flag: str) -> Mapping[str, Any]:
         try:
             found.update(json.loads(text))
         except (ValueError, TypeError, RecursionError):
-            reading.notes.append(f"this value is no JSON object and was left out: {text[:80]}")
+            reading.notes.append(Text(f"this value is no JSON object and was left out: {text[:80]}",
+                                      f"该值不是 JSON 对象，已略去：{text[:80]}"))
     for name, values in reading.values.items():
         if name.startswith(flag + ".") and values:
             try:

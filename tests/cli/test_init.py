@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Run
 
@@ -38,6 +40,28 @@ def test_without_a_command_it_writes_an_example_that_renders(k3observe: Run) -> 
     assert k3observe("init").returncode == 0
     assert k3observe("render").returncode == 0
     assert k3observe("render", "--check").returncode == 0
+
+
+@pytest.mark.parametrize("command", [
+    COMMAND, "vllm serve M --expert-parallel-size 2 -tp $TP --disable-log-stats --headless --eplb-config '{bad'",
+    "mindie_service & vllm serve B", "sglang serve $M --port x --config a.yaml --ssl-certfile c",
+    "docker run -p 127.0.0.1:1:8000 vllm/vllm-openai --model M", "docker run vllm/vllm-openai --model M",
+])  # fmt: skip
+def test_in_chinese_every_comment_and_every_note_is_chinese_and_the_configuration_the_same(
+    k3observe: Run, tmp_path: Path, command: str
+) -> None:
+    def data(text: str) -> object:
+        return {**yaml.safe_load(text), "language": ""}
+
+    english = k3observe("init", "--from-command", command, "-o", "-").stdout
+    done = k3observe("init", "--from-command", command, "--language", "zh-CN")
+    text = (tmp_path / "k3observe.yaml").read_text()
+    said = [*done.stderr.splitlines(), *(line.partition("# ")[2] for line in text.splitlines() if "# " in line)]
+    assert "\nlanguage: zh-CN " in text
+    assert data(text) == data(english)
+    assert len(said) > 6
+    assert all(re.search("[\u4e00-\u9fff]", line) for line in said), said
+    assert k3observe("render", "-o", "out").returncode == 0
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
