@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from k3observe.config.section import Section, Severity
-from k3observe.config.values import Duration, LabelName, LabelValue, Name, Quantity
+from k3observe.config.values import Duration, LabelName, LabelValue, Name, Quantity, Wording
 
 
 class AlertSettings(Section):
@@ -23,4 +23,5 @@ class AlertSettings(Section):
     codes: list[Annotated[int, Field(ge=0, le=100_000)]] | None = Field(
         None, min_length=1, max_length=100, description="Error codes (XID) that count")
     labels: dict[LabelName, LabelValue] = Field({}, description="Extra labels, for your own routing")
-    annotations: dict[LabelName, str] = Field({}, description="Extra annotations, or other texts for the shipped ones")
+    annotations: dict[LabelName, Wording] = Field(
+        {}, description="Extra annotations, or other texts for the shipped ones")

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from k3observe.config.section import Section
-from k3observe.config.values import AbsolutePath, LabelValue, Name, Port
+from k3observe.config.values import DnsName, KubernetesKey, KubernetesValue, Name, Port, WatchedFiles
 
 
 class Workload(Section):
@@ -24,8 +24,8 @@ class KubernetesDiscovery(Section):
 
     namespace: Name | None = Field(
         None, description="Namespace of the pods; default all, in Kubernetes objects that of outputs.kubernetes")
-    selector: dict[str, LabelValue] = Field(min_length=1, description="Labels of all the service's pods")
-    api: dict[str, LabelValue] | None = Field(
+    selector: dict[KubernetesKey, KubernetesValue] = Field(min_length=1, description="Labels of all the service's pods")
+    api: dict[KubernetesKey, KubernetesValue] | None = Field(
         None, description="Further labels of the pods that serve the API; default for a LeaderWorkerSet its worker 0, "
         "for SGLang every pod")
     port: Port | Name | None = Field(
@@ -37,7 +37,7 @@ class KubernetesDiscovery(Section):
 class DnsDiscovery(Section):
     """Targets behind a DNS name."""
 
-    names: list[Name] = Field(min_length=1, description="Names to look up")
+    names: list[DnsName] = Field(min_length=1, description="Names to look up")
     type: Literal["A", "AAAA", "SRV"] = Field("A", description="Type of the records")
     port: Port | None = Field(None, description="Port of the targets; SRV records name their own")
 
@@ -51,7 +51,7 @@ class DnsDiscovery(Section):
 class FileDiscovery(Section):
     """Targets in files that somebody else writes (file_sd)."""
 
-    files: list[AbsolutePath] = Field(min_length=1, description="Paths as Prometheus sees them; * in the file name")
+    files: list[WatchedFiles] = Field(min_length=1, description="Paths as Prometheus sees them; * in the file name")
 
 
 class Discovery(Section):

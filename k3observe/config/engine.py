@@ -9,18 +9,18 @@ from pydantic import Field, model_validator
 from k3observe.config.errors import FieldError, did_you_mean
 from k3observe.config.presets import PRESETS, Preset
 from k3observe.config.section import Section
-from k3observe.config.values import Duration, EngineVersion
+from k3observe.config.values import Count, Duration, EngineVersion, Line
 
 
 class Model(Section):
     """The model a service serves."""
 
     preset: str | None = Field(None, description="Known model: " + ", ".join(sorted(PRESETS)))
-    served_name: str | None = Field(
+    served_name: Line | None = Field(
         None, description="Name under which the engine serves it (label model_name); default the service's name")
-    moe_layers: int | None = Field(None, ge=1, description="MoE layers; default the preset's")
-    experts: int | None = Field(None, ge=1, description="Routed experts per layer; default the preset's")
-    top_k: int | None = Field(None, ge=1, description="Experts per token; default the preset's")
+    moe_layers: Count | None = Field(None, description="MoE layers; default the preset's")
+    experts: Count | None = Field(None, description="Routed experts per layer; default the preset's")
+    top_k: Count | None = Field(None, description="Experts per token; default the preset's")
     startup_grace: Duration | None = Field(
         None, description="Time the engine may take to load the model; default the preset's, else 10m")
 
@@ -28,6 +28,8 @@ class Model(Section):
     def _preset_is_known(self) -> Model:
         if self.preset is not None and self.preset not in PRESETS:
             raise FieldError("is no known preset", ("preset",), self.preset, did_you_mean(self.preset, PRESETS))
+        if self.startup_grace is not None and self.startup_grace.seconds < 1:
+            raise FieldError("must be at least 1s", ("startup_grace",), str(self.startup_grace))
         return self
 
     @property
@@ -43,27 +45,27 @@ class EngineArgs(Section):
 
     gpu_memory_utilization: float | None = Field(
         None, gt=0, le=1, description="Share of device memory the engine reserves (SGLang: --mem-fraction-static)")
-    max_num_seqs: int | None = Field(
-        None, ge=1, description="Requests that run at once (SGLang: --max-running-requests)")
-    max_model_len: int | None = Field(None, ge=1, description="Context length in tokens")
-    tensor_parallel: int = Field(1, ge=1, description="Ranks of tensor parallelism")
-    pipeline_parallel: int = Field(1, ge=1, description="Stages of pipeline parallelism")
-    data_parallel: int = Field(1, ge=1, description="Ranks of data parallelism")
+    max_num_seqs: Count | None = Field(
+        None, description="Requests that run at once (SGLang: --max-running-requests)")
+    max_model_len: Count | None = Field(None, description="Context length in tokens")
+    tensor_parallel: Count = Field(1, description="Ranks of tensor parallelism")
+    pipeline_parallel: Count = Field(1, description="Stages of pipeline parallelism")
+    data_parallel: Count = Field(1, description="Ranks of data parallelism")
     dp_attention: bool = Field(False, description="SGLang --enable-dp-attention")
     expert_parallel: bool = Field(False, description="Experts are spread over the ranks")
-    expert_parallel_size: int | None = Field(
-        None, ge=1, description="Ranks of the expert-parallel group (SGLang --ep-size); default tensor x data parallel")
+    expert_parallel_size: Count | None = Field(
+        None, description="Ranks of the expert-parallel group (SGLang --ep-size); default tensor x data parallel")
     eplb: bool = Field(False, description="Expert-parallel load balancer on")
     eplb_log_balancedness: bool | None = Field(
         None, description="vLLM logs the balance of experts; if false, the sidecar's source log has nothing to read")
-    num_redundant_experts: int | None = Field(None, ge=0, description="Copies of experts beyond one of each")
+    num_redundant_experts: int | None = Field(None, ge=0, le=10_000, description="Copies of experts beyond one of each")
     balancedness_report: Literal["off", "server_log", "prometheus", "both"] = Field(
         "off", description="SGLang --expert-balancedness-report-mode")
     prefix_caching: bool | None = Field(None, description="Prefix cache on; default by engine and model")
-    kv_cache_dtype: str | None = Field(None, description="Type of the KV cache's elements, e.g. fp8")
-    quantization: str | None = Field(None, description="Quantization of the weights, e.g. awq")
-    block_size: int | None = Field(None, ge=1, description="Tokens per KV block")
-    api_servers: int = Field(1, ge=1, description="vLLM --api-server-count")
+    kv_cache_dtype: Line | None = Field(None, description="Type of the KV cache's elements, e.g. fp8")
+    quantization: Line | None = Field(None, description="Quantization of the weights, e.g. awq")
+    block_size: Count | None = Field(None, description="Tokens per KV block")
+    api_servers: Count = Field(1, description="vLLM --api-server-count")
     enable_metrics: bool = Field(
         True, description="SGLang --enable-metrics, MindIE MIES_SERVICE_MONITOR_MODE=1; false for vLLM's "
         "--disable-log-stats")
@@ -78,6 +80,6 @@ class EngineArgs(Section):
 class Engine(Section):
     """The serving engine and its version."""
 
-    name: str = Field(description="vllm, sglang, vllm-ascend, mindie, generic, or one of your own catalogue")
+    name: Line = Field(description="vllm, sglang, vllm-ascend, mindie, generic, or one of your own catalogue")
     version: EngineVersion | None = Field(None, description="Version, in quotes; default the newest known")
     args: EngineArgs = Field(EngineArgs(), description="Its launch flags; what is left out is the engine's default")

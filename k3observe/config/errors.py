@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -31,7 +31,14 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         parts = [place, spell(self.path), self.what, "" if self.value is None else shorten(self.value), self.fix]
-        return ": ".join(part for part in parts if part)
+        return _printable(": ".join(part for part in parts if part))
+
+
+def _printable(text: str) -> str:
+    """On one line, whatever a name in it holds: what cannot be printed is spelled as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class ConfigError(Exception):
@@ -48,6 +55,13 @@ class FieldError(ValueError):
     def __init__(self, what: str, path: Path, value: object = None, fix: str = "") -> None:
         self.what, self.path, self.value, self.fix = what, path, value, fix
         super().__init__(what)
+
+
+def refuse_twice(path: Path, values: Sequence[object]) -> None:
+    """Raise FieldError for an item of a list that stands in it already."""
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise FieldError("stands twice", (*path, index), value, "keep one of them")
 
 
 def shorten(value: object, limit: int = 80) -> str:

@@ -7,19 +7,20 @@ by the plan.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from k3observe.config.alerts import AlertSettings
 from k3observe.config.discovery import Discovery, KubernetesDiscovery, Workload
-from k3observe.config.errors import FieldError, Path
+from k3observe.config.errors import FieldError, Path, refuse_twice
 from k3observe.config.notify import Alertmanager, Notify, Receiver
 from k3observe.config.outputs import Autoscaling, Kubernetes, Outputs
 from k3observe.config.prometheus import Prometheus, RemoteWrite
 from k3observe.config.section import Section
 from k3observe.config.service import Accelerators, Service
-from k3observe.config.values import LabelName, LabelValue, MetricName, Name, Url
+from k3observe.config.values import LabelName, LabelValue, Line, MetricName, Name, Url
 
 __all__ = [
     "Accelerators",
@@ -59,7 +60,7 @@ class Config(Section):
     outputs: Outputs = Field(Outputs(), description="What is rendered")
     aliases: dict[MetricName, MetricName] = Field(
         {}, description="Signals recorded under a second name, e.g. {expert_load_variance: vllm_expert_load_variance}")
-    catalogue: list[str] = Field([], description="Files with engines or signals of your own, relative to this file")
+    catalogue: list[Line] = Field([], description="Files with engines or signals of your own, relative to this file")
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -67,13 +68,28 @@ class Config(Section):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise FieldError("stands twice", ("services", index, "name"), name, "give each service its own name")
+        refuse_twice(("identity_labels",), self.identity_labels)
+        files = [re.sub(r"[^a-z0-9]+", "-", name.lower()) for name in names]
+        for index, name in enumerate(files):
+            if name in files[:index]:
+                other = names[files.index(name)]
+                raise FieldError(f"differs from {other!r} in case or punctuation only, which names of objects and "
+                                 "files do not keep apart", ("services", index, "name"), names[index])
         for service in self.services:
             unknown = set(service.accelerators.nodes.values()) - set(names) if service.accelerators else ()
             if unknown:
                 raise ValueError(f"accelerators.nodes of {service.name!r} names no service: {min(unknown)!r}")
         places: list[tuple[Path, str]] = [(("external_labels", name), name) for name in self.external_labels]
         places += [(("identity_labels", index), name) for index, name in enumerate(self.identity_labels)]
+        places += [(("alerts", alert, "labels", name), name)
+                   for alert, setting in self.alerts.items() for name in setting.labels]
+        for index, service in enumerate(self.services):
+            places += [(("services", index, "labels", name), name) for name in service.labels]
+            places += [(("services", index, "alerts", alert, "labels", name), name)
+                       for alert, setting in service.alerts.items() for name in setting.labels]
         for path, name in places:
+            if name.lower() in ("nan", "inf"):
+                raise FieldError("is a number to PromQL, which therefore takes it for no label", path, name)
             if name in OWN_LABELS:
                 raise FieldError("is a label of k3observe's own", path, name, "choose another name")
         return self

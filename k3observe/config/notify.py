@@ -6,15 +6,36 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from k3observe.catalogue.version import Version
 from k3observe.config.errors import FieldError, did_you_mean
 from k3observe.config.section import Route, Section
-from k3observe.config.values import AbsolutePath, Duration, EngineVersion, Name, Target, TimeRange, Url, Weekdays, Zone
+from k3observe.config.values import (
+    AbsolutePath,
+    Duration,
+    EngineVersion,
+    Line,
+    Mail,
+    Name,
+    Target,
+    TimeRange,
+    Url,
+    Verbatim,
+    Weekdays,
+    Zone,
+)
 
 
 class Alertmanager(Section):
     """The Alertmanager that reads the bundle."""
 
     version: EngineVersion = Field("0.25", description="Its version, in quotes; what is newer than that is refused")
+
+    @model_validator(mode="after")
+    def _reads_what_is_rendered(self) -> Alertmanager:
+        if Version.parse(self.version) < Version.parse("0.24.0"):
+            raise FieldError("is older than 0.24, which cannot read what is rendered", ("version",), self.version,
+                             "update Alertmanager")
+        return self
 
 
 class Webhook(Section):
@@ -47,27 +68,27 @@ class Slack(Section):
     """Slack's incoming webhook."""
 
     api_url_file: AbsolutePath = Field(description="File with the webhook's URL")
-    channel: str | None = Field(None, description="Channel, e.g. '#k3'; default the webhook's own")
+    channel: Verbatim | None = Field(None, description="Channel, e.g. '#k3'; default the webhook's own")
 
 
 class Email(Section):
     """Mail over SMTP."""
 
-    to: str = Field(description="Recipients, comma separated")
-    from_: str = Field(alias="from", description="Sender")
+    to: Mail = Field(description="Recipients, comma separated")
+    from_: Mail = Field(alias="from", description="Sender")
     smarthost: Target = Field(description="Mail server, host:port")
-    auth_username: str | None = Field(None, description="User of the mail server")
+    auth_username: Line | None = Field(None, description="User of the mail server")
     auth_password_file: AbsolutePath | None = Field(None, description="File with that user's password")
 
 
 class WeCom(Section):
     """WeCom (企业微信) application messages, Alertmanager's native receiver."""
 
-    corp_id: str = Field(description="ID of the enterprise")
-    agent_id: str = Field(description="ID of the application")
+    corp_id: Verbatim = Field(description="ID of the enterprise")
+    agent_id: Verbatim = Field(description="ID of the application")
     api_secret_file: AbsolutePath = Field(description="File with the application's secret")
-    to_party: str | None = Field(None, description="Departments, separated by |")
-    to_user: str | None = Field(None, description="Users, separated by |; @all for everybody")
+    to_party: Verbatim | None = Field(None, description="Departments, separated by |")
+    to_user: Verbatim | None = Field(None, description="Users, separated by |; @all for everybody")
 
 
 class Receiver(Section):
@@ -109,6 +130,12 @@ class Notify(Section):
 
     @model_validator(mode="after")
     def _receivers_exist(self) -> Notify:
+        if "nobody" in self.receivers:
+            raise FieldError("is the name of our receiver that tells nobody", ("receivers", "nobody"), None,
+                             "choose another name")
+        for name in ("group_interval", "repeat_interval"):
+            if getattr(self, name).seconds <= 0:
+                raise FieldError("must be above 0, else Alertmanager refuses it", (name,), str(getattr(self, name)))
         for route, receiver in self.routes.items():
             if receiver not in self.receivers:
                 fix = did_you_mean(receiver, self.receivers) if self.receivers else "define it under notify.receivers"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from k3observe.config.section import Section
-from k3observe.config.values import Image, LabelValue, Name, Quantity, Url
+from k3observe.config.values import Image, KubernetesKey, KubernetesValue, Line, Name, Quantity, Url
 from k3observe.version import __version__
 
 
@@ -27,8 +27,9 @@ class Kubernetes(Section):
     """Kubernetes objects."""
 
     namespace: Name = Field("monitoring", description="Where the monitoring objects live; engines may live elsewhere")
-    release_label: LabelValue | None = Field(None, description="Label release, by which the operator selects objects")
-    labels: dict[str, LabelValue] = Field({}, description="Further labels of every object")
+    release_label: KubernetesValue | None = Field(
+        None, description="Label release, by which the operator selects objects")
+    labels: dict[KubernetesKey, KubernetesValue] = Field({}, description="Further labels of every object")
     operator: Literal["prometheus", "victoria-metrics"] = Field(
         "prometheus", description="Whose objects are written: PodMonitor and PrometheusRule, or VMPodScrape and VMRule")
     alertmanager: Literal["secret", "config", "none"] = Field(
@@ -37,10 +38,11 @@ class Kubernetes(Section):
         "node", description="Sidecars see their node's devices, those of a resource claim, or a DaemonSet reads them")
     claim: Name = Field("accelerators", description="The pod's resource claim, for devices: claim")
     runtime_class: Name | None = Field("nvidia", description="Runtime class of NVIDIA pods; null for the default one")
-    node_selector: dict[str, LabelValue] = Field({}, description="Nodes of the DaemonSet; default by accelerator")
+    node_selector: dict[KubernetesKey, KubernetesValue] = Field(
+        {}, description="Nodes of the DaemonSet; default by accelerator")
     prometheus_namespace: Name | None = Field(
         None, description="From where the sidecars may be scraped; default namespace")
-    dashboard_folder: str = Field("K3", description="Grafana folder of the dashboards")
+    dashboard_folder: Line = Field("K3", description="Grafana folder of the dashboards")
     autoscaling: Autoscaling | None = Field(None, description="Scale services that have replicas.max and a workload")
 
 

@@ -6,17 +6,35 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from k3observe.catalogue.version import Version
 from k3observe.config.errors import FieldError
 from k3observe.config.section import Section
-from k3observe.config.values import AbsolutePath, Duration, EngineVersion, HeaderName, LabelValue, Target, Url
+from k3observe.config.values import (
+    AbsolutePath,
+    Count,
+    Duration,
+    EngineVersion,
+    HeaderName,
+    LabelValue,
+    Line,
+    Target,
+    Url,
+)
+
+_RESERVED = frozenset({
+    "authorization", "host", "content-encoding", "content-length", "content-type", "user-agent", "connection",
+    "keep-alive", "proxy-authenticate", "proxy-authorization", "www-authenticate", "accept-encoding",
+    "x-prometheus-remote-write-version", "x-prometheus-remote-read-version", "te", "trailer", "transfer-encoding",
+    "upgrade",
+})  # fmt: skip
 
 
 class Queue(Section):
     """How samples wait for a store; what is left out is Prometheus's default."""
 
-    capacity: int | None = Field(None, ge=1, description="Samples that wait, each shard")
-    max_shards: int | None = Field(None, ge=1, description="Parallel senders")
-    max_samples_per_send: int | None = Field(None, ge=1, description="Samples of one request")
+    capacity: Count | None = Field(None, description="Samples that wait, each shard")
+    max_shards: Count | None = Field(None, description="Parallel senders")
+    max_samples_per_send: Count | None = Field(None, description="Samples of one request")
     batch_send_deadline: Duration | None = Field(None, description="Longest wait for a full request")
     max_backoff: Duration | None = Field(None, description="Longest pause between two attempts")
 
@@ -25,7 +43,7 @@ class RemoteWrite(Section):
     """A store that receives the samples: Mimir, Thanos Receive, VictoriaMetrics or a managed service."""
 
     url: Url = Field(description="Where samples are pushed to")
-    basic_auth_user: str | None = Field(None, description="User of basic authentication")
+    basic_auth_user: Line | None = Field(None, description="User of basic authentication")
     password_file: AbsolutePath | None = Field(None, description="File with that user's password")
     bearer_token_file: AbsolutePath | None = Field(None, description="File with a bearer token")
     tls_ca_file: AbsolutePath | None = Field(None, description="CA that signed the store's certificate")
@@ -37,6 +55,18 @@ class RemoteWrite(Section):
     def _authenticates_one_way(self) -> RemoteWrite:
         if bool(self.basic_auth_user) != bool(self.password_file):
             raise ValueError("basic auth needs both basic_auth_user and password_file")
+        for header in self.headers:
+            if header.lower() in _RESERVED:
+                raise FieldError("is a header that Prometheus sets itself", ("headers", header), header,
+                                 "use basic_auth_user or bearer_token_file" if "auth" in header.lower() else "")
+        names = [header.lower() for header in self.headers]
+        for header in self.headers:
+            if names.count(header.lower()) > 1:
+                raise FieldError("stands twice: case makes no difference to HTTP", ("headers", header), header)
+        for name in ("batch_send_deadline", "max_backoff"):
+            given = getattr(self.queue, name)
+            if given is not None and given.seconds < 0.03:
+                raise FieldError("must be at least 30ms", ("queue", name), str(given))
         if self.password_file and self.bearer_token_file:
             raise ValueError("takes basic auth or a bearer token, not both")
         return self
@@ -56,13 +86,30 @@ class Prometheus(Section):
 
     @model_validator(mode="after")
     def _timeout_fits(self) -> Prometheus:
+        version = Version.parse(self.version)
+        if version < Version.parse("2.42.0"):
+            raise FieldError("is older than 2.42, which cannot read what is rendered", ("version",), self.version,
+                             "update Prometheus")
         for name in ("scrape_interval", "evaluation_interval"):
             if not 1 <= getattr(self, name).seconds <= 600:
                 raise FieldError("is outside 1s to 10m", (name,), str(getattr(self, name)))
+        if self.timeout.seconds <= 0:
+            raise FieldError("must be above 0", ("scrape_timeout",), str(self.timeout), "leave it out")
         if self.timeout.seconds > self.scrape_interval.seconds:
             raise FieldError(
                 f"is longer than scrape_interval {self.scrape_interval}, which Prometheus refuses",
                 ("scrape_timeout",), str(self.timeout), f"use at most {self.scrape_interval}")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _servers_and_stores_differ(self) -> Prometheus:
+        for index, store in enumerate(self.remote_write):
+            if store in self.remote_write[:index]:
+                raise FieldError("stands twice", ("remote_write", index, "url"), store.url, "keep one of them")
+        last = int(self.address.rpartition(":")[2]) + 100 * (self.shards - 1)
+        if last > 65535:
+            raise FieldError(f"leaves no port for {self.shards} shards: the last one would listen on {last}",
+                             ("address",), self.address, f"use at most port {65535 - 100 * (self.shards - 1)}")
         return self
 
     def own_address(self, shard: int = 0) -> str:

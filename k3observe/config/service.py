@@ -9,9 +9,20 @@ from pydantic import Field, model_validator
 from k3observe.config.alerts import AlertSettings
 from k3observe.config.discovery import Discovery, KubernetesDiscovery
 from k3observe.config.engine import Engine, Model
-from k3observe.config.errors import FieldError
+from k3observe.config.errors import FieldError, refuse_twice
 from k3observe.config.section import Section
-from k3observe.config.values import AbsolutePath, HttpPath, LabelName, LabelValue, Name, Port, Quantity, Target, Url
+from k3observe.config.values import (
+    AbsolutePath,
+    HttpPath,
+    LabelName,
+    LabelValue,
+    MountedPath,
+    Name,
+    Port,
+    Quantity,
+    Target,
+    Url,
+)
 
 Quantile = Literal["p50", "p90", "p95", "p99"]
 
@@ -19,10 +30,11 @@ Quantile = Literal["p50", "p90", "p95", "p99"]
 class Replicas(Section):
     """How many engines should be up, and within which bounds they scale."""
 
-    expected: int | None = Field(None, ge=1, description="Engines that should be up; default the listed targets")
-    min: int | None = Field(None, ge=1, description="Least replicas of the autoscaler")
-    max: int | None = Field(None, ge=1, description="Most replicas of the autoscaler")
-    step: int = Field(1, ge=1, description="Replicas added at once")
+    expected: int | None = Field(
+        None, ge=1, le=10_000, description="Engines that should be up; default the listed targets")
+    min: int | None = Field(None, ge=1, le=10_000, description="Least replicas of the autoscaler")
+    max: int | None = Field(None, ge=1, le=10_000, description="Most replicas of the autoscaler")
+    step: int = Field(1, ge=1, le=10_000, description="Replicas added at once")
 
     @model_validator(mode="after")
     def _ordered(self) -> Replicas:
@@ -41,12 +53,13 @@ class Accelerators(Section):
     targets: list[Target] = Field([], description="Addresses of dcgm-exporter or npu-exporter")
     discovery: KubernetesDiscovery | None = Field(None, description="Pods of dcgm-exporter or npu-exporter")
     nodes: dict[str, Name] = Field({}, description="Host name to service, for collectors that several services share")
-    hot: Quantity | None = Field(None, description="Temperature in celsius above which a device is hot")
+    hot: Quantity | None = Field(None, gt=30, lt=150, description="Temperature in celsius above which a device is hot")
 
     @model_validator(mode="after")
     def _source_fits(self) -> Accelerators:
         if (self.source, self.kind) in (("dcgm", "ascend"), ("npu-exporter", "nvidia")):
             raise FieldError(f"cannot read {self.kind} devices", ("source",), self.source)
+        refuse_twice(("targets",), self.targets)
         return self
 
 
@@ -55,7 +68,7 @@ class SidecarExperts(Section):
 
     source: Literal["log", "metrics", "file", "http", "plugin"] = Field(
         "log", description="The engine's log or metrics, counts as JSON in a file or over HTTP, or the plugin in vLLM")
-    path: AbsolutePath | None = Field(
+    path: MountedPath | None = Field(
         None, description="The log, the file or the plugin's directory, as the sidecar sees it")
     url: Url | None = Field(None, description="Page of the sources http and metrics; default the engine's own metrics")
 
@@ -68,6 +81,12 @@ class Sidecar(Section):
     port: Port = Field(19303, description="Port of /metrics")
     targets: list[Target] = Field([], description="Addresses, where they are not the engines' hosts with this port")
     experts: SidecarExperts = Field(SidecarExperts(), description="Source of the collector experts")
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Sidecar:
+        for field in ("collect", "targets"):
+            refuse_twice((field,), getattr(self, field))
+        return self
 
 
 class Slo(Section):
@@ -106,9 +125,7 @@ class Service(Section):
     def _consistent(self) -> Service:
         if bool(self.targets) == bool(self.discovery):
             raise ValueError("needs either targets or discovery")
-        for index, target in enumerate(self.targets):
-            if target in self.targets[:index]:
-                raise FieldError("stands twice", ("targets", index), target, "keep one of them")
+        refuse_twice(("targets",), self.targets)
         self._experts_spread()
         if self.kv_source == "sidecar" and "kv-cache" not in self.sidecar.collect:
             raise FieldError("needs kv-cache in sidecar.collect", ("kv_source",), self.kv_source)

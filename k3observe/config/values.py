@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from email.utils import getaddresses
+from ipaddress import IPv6Address
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
-_FRACTION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
+_FRACTION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+_LONGEST = 3650 * 86400
+_LEAST, _MOST = 1e-9, 1e15
 
 
 class Duration(str):
@@ -41,8 +45,11 @@ class Duration(str):
     @classmethod
     def parse(cls, value: object) -> Duration:
         """Read ``5m``; raises ValueError."""
-        if isinstance(value, str) and value and _DURATION.fullmatch(value):
-            return cls(value)
+        if isinstance(value, str) and 0 < len(value) <= 40 and _DURATION.fullmatch(value):
+            found = cls(value)
+            if found.seconds > _LONGEST:
+                raise ValueError("is longer than 10 years")
+            return found
         number = isinstance(value, int | float) and not isinstance(value, bool)
         hint = f"write {value}s" if number else "write e.g. 90s or 1h30m"
         raise ValueError(f"is no duration; {hint}")
@@ -68,20 +75,22 @@ def quantity(value: object) -> float:
     if isinstance(value, bool):
         raise ValueError("is no number")
     if isinstance(value, int | float):
-        number = float(value)
-    elif isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value):
+        number = float(value) if abs(value) <= _MOST or value != value else float("inf")
+    elif isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value, re.ASCII):
         number = float(value[:-1]) / 100
     elif isinstance(value, str) and (match := _FRACTION.fullmatch(value)):
         number = float(match[1]) * _UNITS[match[2]]
     else:
         raise ValueError("is no number, share (0.5%) or duration (30s)")
     if number != number or number in (float("inf"), float("-inf")):
-        raise ValueError("must be finite")
+        raise ValueError("must be finite, and at most 1e15")
+    if not (number == 0 or _LEAST <= abs(number) <= _MOST):
+        raise ValueError("must be 0, or between 1e-9 and 1e15 in size")
     return number
 
 
 def _matches(pattern: str, what: str) -> AfterValidator:
-    compiled = re.compile(pattern)
+    compiled = re.compile(pattern, re.ASCII)
 
     def check(value: str) -> str:
         if not compiled.fullmatch(value):
@@ -100,11 +109,17 @@ def _target(value: object) -> str:
         scheme = f", the scheme goes to scheme: {parts.scheme}" if parts.scheme else ""
         raise ValueError(
             f"is a host and port without scheme or path; write {parts.netloc or 'host:port'!r}{scheme}{path}")
-    match = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}))(?::(\d{1,5}))?", value)
-    if not match or (match[1] and not 0 < int(match[1]) < 65536):
+    match = re.fullmatch(
+        r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}))(?::(\d{1,5}))?", value, re.ASCII)
+    if not match or (match[2] and not 0 < int(match[2]) < 65536):
         raise ValueError("is no host:port")
-    if not match[1]:
+    if not match[2]:
         raise ValueError(f"has no port; write e.g. {value}:8000")
+    if match[1]:
+        try:
+            IPv6Address(match[1])
+        except ValueError:
+            raise ValueError("is no IPv6 address in brackets; write e.g. [2001:db8::1]:8000") from None
     return value
 
 
@@ -121,7 +136,7 @@ def _weekdays(value: str) -> str:
 
 
 def _time_range(value: str) -> str:
-    match = re.fullmatch(r"(\d\d:[0-5]\d)-(\d\d:[0-5]\d)", value)
+    match = re.fullmatch(r"(\d\d:[0-5]\d)-(\d\d:[0-5]\d)", value, re.ASCII)
     if not match or match[2] > "24:00":
         raise ValueError("is no time of day; write 02:00-06:00")
     if match[1] >= match[2]:
@@ -140,9 +155,14 @@ def _zone(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.netloc or re.search(r"[\s\"'<>\\{}]", value):
-        raise ValueError("is no http(s) URL")
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise ValueError("is no http(s) URL") from None
+    odd = re.search(r"[^!-~]|[\"'<>\\^`{|}]|%(?![0-9A-Fa-f]{2})", value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or odd or port == 0:
+        raise ValueError("is no http(s) URL" + ("; write other characters as %XX" if odd else ""))
     if parts.username or parts.password:
         raise ValueError("carries a password; secrets are given by file only")
     return value
@@ -165,6 +185,8 @@ def _version(value: object) -> str:
         raise ValueError("is a tag that moves, no version; write what `k3observe doctor http://HOST:PORT/metrics` "
                          "finds, or leave version out to take the newest known")  # fmt: skip
     try:
+        if not re.fullmatch(r"[!-~]{1,64}", text):
+            raise ValueError
         Version.parse(text)
     except ValueError:
         raise ValueError("is no version; write e.g. \"0.33\" in quotes") from None
@@ -172,14 +194,39 @@ def _version(value: object) -> str:
 
 
 _TAGS = frozenset({"latest", "nightly", "main", "master", "stable", "dev", "head"})
+def _mail(value: str) -> str:
+    found = getaddresses([value])
+    if not found or not all(re.fullmatch(r"[^@\s<>,]+@[^@\s<>,]+", address) for _, address in found):
+        raise ValueError("is no mail address; write ops@example.com, several with commas")
+    return value
+
+
+_UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff"
+_CONTROLS = _UNPRINTABLE.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f")
+_KUBERNETES = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _NAME = "must be letters, digits, '.', '_' or '-' (at most 63), since it becomes a label and a file name"
 
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Quantity = Annotated[float, BeforeValidator(quantity, json_schema_input_type=float | str)]
 Name = Annotated[str, _matches(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", _NAME)]
 LabelName = Annotated[str, _matches(r"(?!__)[A-Za-z_][A-Za-z0-9_]*", "is no label name")]
 LabelValue = Annotated[
-    str, _matches(r"[^\x00-\x1f\x7f]{0,256}", "is no label value (one line, at most 256 characters)")
+    str, _matches(rf"[^{_UNPRINTABLE}]{{0,256}}", "is no label value (one line, at most 256 characters)")
 ]
+Line = Annotated[str, _matches(rf"[^{_UNPRINTABLE}]{{1,256}}", "must be one line of 1 to 256 characters")]
+Verbatim = Annotated[
+    Line, _matches(r"(?:(?!\{\{).)*", "holds {{, which Alertmanager reads as a template; write the text itself")
+]
+Mail = Annotated[Verbatim, AfterValidator(_mail)]
+Wording = Annotated[
+    str, _matches(rf"[^{_CONTROLS}]{{0,4096}}", "must be text without control characters, at most 4096 characters")
+]
+KubernetesKey = Annotated[str, _matches(
+    rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_KUBERNETES}", "is no key of a Kubernetes label")]
+KubernetesValue = Annotated[str, _matches(rf"(?:{_KUBERNETES})?", "is no value of a Kubernetes label: "
+                                          "letters, digits, '.', '_' or '-', at most 63")]
+DnsName = Annotated[str, _matches(r"(?=.{1,253}$)(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})\.)*[A-Za-z0-9_-]{1,63}\.?",
+                                  "is no DNS name")]
 MetricName = Annotated[str, _matches(r"[A-Za-z_:][A-Za-z0-9_:]*", "is no metric name")]
 Target = Annotated[str, BeforeValidator(_target, json_schema_input_type=str)]
 Url = Annotated[str, AfterValidator(_url)]
@@ -187,7 +234,14 @@ Weekdays = Annotated[str, AfterValidator(_weekdays)]
 TimeRange = Annotated[str, AfterValidator(_time_range)]
 Zone = Annotated[str, AfterValidator(_zone)]
 Port = Annotated[int, AfterValidator(_port)]
-AbsolutePath = Annotated[str, _matches(r"/[^\x00-\x1f]*", "must be an absolute path")]
+AbsolutePath = Annotated[
+    str, _matches(rf"(?!.*/\.\.(?:/|$))/[^{_UNPRINTABLE}]{{1,1023}}", "must be an absolute path, without ..")
+]
+MountedPath = Annotated[
+    AbsolutePath, _matches(r"/[^:,]*[^:,/]", "is mounted into a container and may hold no colon or comma, nor end in /")
+]
+WatchedFiles = Annotated[AbsolutePath, _matches(
+    r"(?:/[^*/]+)*/[^/]+\.(?:json|yml|yaml)", "must end in .json, .yml or .yaml, with * in the file name only")]
 HttpPath = Annotated[str, _matches(r"/[A-Za-z0-9._~/\-]*", "must start with / and be a plain path")]
 HeaderName = Annotated[str, _matches(r"[A-Za-z][A-Za-z0-9-]{0,63}", "is no name of an HTTP header")]
 Image = Annotated[str, _matches(r"[a-z0-9][A-Za-z0-9._:/@-]{0,254}", "is no image, e.g. registry.example.com/k3:1.0")]
