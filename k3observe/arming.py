@@ -10,6 +10,7 @@ from k3observe.catalogue.model import Text
 from k3observe.config.errors import Path, Problem
 from k3observe.config.model import AlertSettings, Service
 from k3observe.config.values import Duration
+from k3observe.expert_source import Lack
 from k3observe.rules import Alert
 from k3observe.thresholds import Threshold, derived_threshold
 
@@ -106,6 +107,8 @@ def _arm(
     for fact, value in alert.suits.when.items():
         if not meets(known.get(fact), value):
             actual = known.get(fact)
+            if isinstance(actual, Lack):
+                return Blind(alert, service, actual.reason, actual.fix)
             reason = alert.suits.reason or Text(f"{fact} is {actual}", f"{fact} 为 {actual}")
             return Blind(alert, service, reason, alert.suits.fix)
     given = own.threshold if own.threshold is not None else stack.threshold

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from k3observe.catalogue.version import Version
 from k3observe.config.model import Service
 from k3observe.config.values import Duration
+from k3observe.expert_source import lack
 
 # vLLM: --max-num-seqs 256, and 1024 on GPUs of 70 GiB and more (no A100), where the KV cache limits a large model
 # first; MindIE: maxBatchSize 200; SGLang works its limit out from memory, 64 is a cautious guess
@@ -59,7 +60,9 @@ def facts(service: Service) -> Mapping[str, Any]:
         known[f"slo.{latency}"] = _objective(getattr(service.slo, latency))
     known["slo.errors"], known["slo.objective"] = service.slo.errors, service.slo.objective
     known["sidecar.collect"] = frozenset(service.sidecar.collect)
-    known["experts.source"] = service.sidecar.experts.source if "experts" in service.sidecar.collect else None
+    experts = "experts" in service.sidecar.collect
+    known["experts.source"] = service.sidecar.experts.source if experts else None
+    known["experts.readings"] = experts if (lacks := lack(service)) is None or not experts else lacks
     return MappingProxyType(known)
 
 

@@ -18,6 +18,7 @@ from k3observe.config.errors import Path, Problem, did_you_mean
 from k3observe.config.loader import Loaded
 from k3observe.config.model import AlertSettings, Config, Service
 from k3observe.config.values import Duration
+from k3observe.expert_source import LOADS, Lack
 from k3observe.facts import facts
 from k3observe.rules import Pack
 
@@ -233,6 +234,9 @@ def _source(service: Service, signal: str, catalogue: Catalogue) -> Entry | Gap:
         found = catalogue.entry(name, signal, version if name == service.engine.name else None, known)
         if isinstance(found, Entry) and not known["enable_metrics"] and name in (service.engine.name, "prometheus"):
             found = _without_metrics(service, signal, found, catalogue.sources[service.engine.name].enable)
+        lacks = known["experts.readings"]
+        if name == "sidecar" and signal.startswith(LOADS) and isinstance(found, Entry) and isinstance(lacks, Lack):
+            found = Gap(name, signal, found.versions, lacks.reason, lacks.fix)
         if isinstance(found, Entry):
             return found
         gaps.append(found)

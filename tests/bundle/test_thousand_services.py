@@ -15,7 +15,7 @@ from k3observe.rules import load as load_rules
 
 SERVICE = """\
   - name: svc-{n}
-    engine: {{name: vllm, version: "0.33", args: {{max_num_seqs: 16, gpu_memory_utilization: 0.9}}}}
+    engine: {{name: vllm, version: "0.33", args: {{max_num_seqs: 16, gpu_memory_utilization: 0.9, eplb: true}}}}
     targets: ["10.{a}.{b}.1:8000"]
     accelerators: {{per_node: 8}}
     sidecar: {{collect: [gpu, experts]}}

@@ -18,13 +18,16 @@ ANOTHER: dict[str, Any] = {"balancedness_report": "both", "kv_cache_dtype": "fp8
                            "gpu_memory_utilization": 0.8}  # fmt: skip
 
 
-def planned(args: str = "", model: str = "preset: kimi-k3", sidecar: str = "{collect: [experts]}") -> Plan:
+def planned(
+    args: str = "", model: str = "preset: kimi-k3", sidecar: str = "{collect: [experts]}", engine: str = "vllm",
+    version: str = "0.33",
+) -> Plan:  # fmt: skip
     text = f"""
 version: 1
 stack: k3
 services:
   - name: k3
-    engine: {{name: vllm, version: "0.33", args: {{{args}}}}}
+    engine: {{name: {engine}, version: "{version}", args: {{{args}}}}}
     model: {{{model}}}
     targets: ["a:8000"]
     sidecar: {sidecar}
@@ -50,17 +53,23 @@ def test_a_field_changes_the_bundle(section: str, field: str) -> None:
         except ConfigError:
             assert candidate == "3", f"{line} is refused"
             continue
-        assert rendered(made) != rendered(planned())
+        assert rendered(made) != rendered(planned("eplb: true" if section == "model" else ""))
         return
 
 
 HONEST = {
-    "a log has no variance": ("", "{collect: [experts]}", "ExpertLoadVarianceHigh", False),
-    "a log has a balance": ("", "{collect: [experts]}", "ExpertBalanceLow", True),
+    "a log has no variance": ("eplb: true", "{collect: [experts]}", "ExpertLoadVarianceHigh", False),
+    "a log has a balance": ("eplb: true", "{collect: [experts]}", "ExpertBalanceLow", True),
     "a log that nothing writes has none": (
-        "eplb_log_balancedness: false", "{collect: [experts]}", "ExpertBalanceLow", False),
+        "eplb: true, eplb_log_balancedness: false", "{collect: [experts]}", "ExpertBalanceLow", False),
+    "vLLM logs no balance without EPLB": (
+        "expert_parallel: true, tensor_parallel: 8", "{collect: [experts]}", "ExpertBalanceLow", False),
+    "what never comes is never stale": ("expert_parallel: true", "{collect: [experts]}", "ExpertSourceStale", False),
+    "what comes may be stale": ("eplb: true", "{collect: [experts]}", "ExpertSourceStale", True),
+    "vLLM counts nothing without EPLB": (
+        "", "{collect: [experts], experts: {source: plugin}}", "ExpertRankOverloaded", False),
     "counts have a variance": (
-        "", "{collect: [experts], experts: {source: plugin}}", "ExpertLoadVarianceHigh", True),
+        "eplb: true", "{collect: [experts], experts: {source: plugin}}", "ExpertLoadVarianceHigh", True),
     "a queue without a limit refuses nothing": ("admission_limits: false", "{}", "RequestsRejected", False),
     "of a queue nothing is known": ("", "{}", "RequestsRejected", True),
 }
@@ -72,6 +81,28 @@ def test_an_alert_is_armed_only_where_it_can_fire(case: str) -> None:
     made = planned(args, sidecar=sidecar)
     assert (alert in {item.alert.name for item in made.armed}) is armed
     assert armed or next(blind.fix for blind in made.blind if blind.alert.name == alert) is not None
+
+
+@pytest.mark.parametrize(("engine", "version", "args", "source", "comes"), [
+    ("vllm", "0.27", "eplb: true", "log", False),
+    ("vllm", "0.28", "eplb: true", "metrics", False),
+    ("vllm-ascend", "0.23", "", "log", False),
+    ("vllm-ascend", "0.23", "eplb: true", "log", True),
+    ("sglang", "0.5.23", "", "log", False),
+    ("sglang", "0.5.23", "balancedness_report: both", "log", True),
+    ("sglang", "0.5.10", "balancedness_report: prometheus", "log", True),
+    ("sglang", "0.5.23", "", "metrics", True),
+    ("mindie", "2.0", "", "file", True),
+])  # fmt: skip
+def test_each_engine_gives_expert_loads_in_its_own_way(
+    engine: str, version: str, args: str, source: str, comes: bool
+) -> None:
+    made = planned(args, "", f"{{collect: [experts], experts: {{source: {source}}}}}", engine, version)
+    armed = {item.alert.name for item in made.armed}
+    assert {"ExpertBalanceLow", "ExpertSourceStale"} & armed == (
+        {"ExpertBalanceLow", "ExpertSourceStale"} if comes else set())
+    assert comes or all(blind.fix for blind in made.blind if blind.alert.name == "ExpertSourceStale")
+
 
 
 def test_panels_of_offloaded_blocks_need_the_connector() -> None:

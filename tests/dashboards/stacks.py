@@ -29,7 +29,8 @@ SERVICES: dict[str, dict[str, Any]] = {
         "accelerators": {**_NVIDIA, "source": "dcgm", "targets": ["10.0.2.1:9400"]},
     },
     "vllm-ascend": {
-        "engine": {"name": "vllm-ascend", "version": "0.23", "args": {"tensor_parallel": 16, "expert_parallel": True}},
+        "engine": {"name": "vllm-ascend", "version": "0.23", "args": {
+            "tensor_parallel": 16, "expert_parallel": True, "eplb": True}},
         "accelerators": {**_ASCEND, "source": "npu-exporter", "targets": ["10.0.3.1:8082"]},
         "sidecar": {"collect": ["experts"], "experts": {"source": "log"}},
     },

@@ -162,7 +162,8 @@ def test_a_fork_in_the_configuration_is_what_runs(tmp_path: Path, capture: Path)
 
 def test_a_source_the_plan_needs_and_nobody_gave_is_named(tmp_path: Path, capture: Path) -> None:
     config = tmp_path / "k3observe.yaml"
-    config.write_text(CONFIG.replace("VERSION", "0.28") + "    sidecar: {collect: [experts]}\n")
+    text = CONFIG.replace("VERSION", "0.28").replace("name: vllm", "name: vllm, args: {eplb: true}")
+    config.write_text(text + "    sidecar: {collect: [experts]}\n")
     run = doctor("-f", str(config), str(capture), "--output", "json", "--language", "en")
     assert run.returncode == 1
     alert = next(row for row in json.loads(run.stdout)["alerts"] if row["alert"] == "ExpertBalanceLow")

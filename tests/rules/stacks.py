@@ -27,7 +27,8 @@ def _service(engine: str, version: str | None, **more: Any) -> dict[str, Any]:
 SERVICES: Mapping[str, dict[str, Any]] = {
     "vllm, nvidia by the sidecar": _service(
         "vllm", "0.33",
-        args={"gpu_memory_utilization": 0.92, "prefix_caching": True, "data_parallel": 2, "admission_limits": True},
+        args={"gpu_memory_utilization": 0.92, "prefix_caching": True, "data_parallel": 2, "admission_limits": True,
+              "eplb": True},
         accelerators=NVIDIA, sidecar={"collect": ["gpu", "experts"], "experts": {"source": "plugin"}}, alerts=TIMEOUT),
     "sglang, nvidia by dcgm": _service(
         "sglang", "0.5.23", args={"balancedness_report": "both"},
@@ -36,7 +37,7 @@ SERVICES: Mapping[str, dict[str, Any]] = {
         "mindie", None, accelerators={"kind": "ascend", "per_node": 16, "source": "npu-exporter",
                                       "targets": ["10.0.0.1:8082"]}),
     "vllm-ascend, ascend by the sidecar": _service(
-        "vllm-ascend", "0.13.0", args={"gpu_memory_utilization": 0.97}, accelerators={"kind": "ascend"},
+        "vllm-ascend", "0.13.0", args={"gpu_memory_utilization": 0.97, "eplb": True}, accelerators={"kind": "ascend"},
         sidecar={"collect": ["npu", "experts", "kv-cache"]}, kv_source="sidecar"),
     "generic, nvidia by dcgm": _service(
         "generic", None, accelerators={"kind": "nvidia", "per_node": 16, "source": "dcgm",
