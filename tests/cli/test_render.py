@@ -21,12 +21,29 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def test_it_writes_says_what_changed_and_then_has_nothing_to_do(k3observe: Run, config: Path) -> None:
-    first = k3observe("render", "-o", "out")
+    first = k3observe("render", "-o", "out", "-v")
     assert first.returncode == 0
     assert "add     prometheus/prometheus.yml\n" in first.stdout
     again = k3observe("render", "-o", "out")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr.splitlines()[0].endswith("files in out, 0 changed")
+
+
+def test_many_changes_are_summed_up_by_folder_few_and_those_for_scripts_are_told_one_by_one(
+    k3observe: Run, config: Path
+) -> None:
+    checked = k3observe("render", "-o", "out", "--check").stdout.splitlines()
+    summed = k3observe("render", "-o", "out").stdout.splitlines()
+    rules = sum(line.startswith("add     prometheus/rules/") for line in checked)
+    assert f"prometheus/rules: {rules} added" in summed
+    assert sum(int(line.split(": ")[1].split()[0]) for line in summed) == len(checked) - 1, "all but the lock"
+    config.write_text(SMALLEST + "alerts: {KVCacheUsageHigh: {threshold: 0.8}}\noutputs: {grafana: false}\n")
+    few = k3observe("render", "-o", "out").stdout.splitlines()
+    assert "remove  grafana/dashboards/k3-kimi-k3-experts.json" in few
+    config.write_text(SMALLEST + "external_labels: {cluster: a}\nidentity_labels: [cluster]\n")
+    many = k3observe("render", "-o", "out").stdout.splitlines()
+    assert any(line.startswith("prometheus: ") and line.endswith(" changed") for line in many), many
+    assert any(line.startswith("grafana/dashboards: ") and line.endswith(" added") for line in many), many
 
 
 def test_check_and_diff_write_nothing_and_end_with_1_where_something_differs(k3observe: Run, config: Path) -> None:
