@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from k3observe.catalogue.model import Text
@@ -115,6 +115,8 @@ def _arm(
     params = {**alert.params, **stack.params, **own.params}
     entry = plan.entry(service.name, alert.signals[0]) if alert.signals else None
     threshold = derived_threshold(alert, known, entry, given, params)
+    if alert.warned_by is not None:
+        threshold = _not_before(plan, plan.pack.alerts[alert.warned_by], service, threshold, given)
     # what is left out for want of a number is not mended by a signal
     gap = None if threshold.wanted else next(
         (gap for signal in alert.signals if (gap := plan.why_not(service.name, signal))), None)  # fmt: skip
@@ -137,6 +139,24 @@ def _arm(
         path = (*level, "alerts", alert.name, "threshold")
     problems.update(dict.fromkeys(_problems(alert, settings, threshold, path)))
     return Armed(alert, service, settings)
+
+
+def _not_before(plan: Plan, warning: Alert, service: Service, threshold: Threshold, given: float | None) -> Threshold:
+    """A critical alert follows the warning of the same quantity; one that is set to come before it is refused."""
+    stack = plan.config.alerts.get(warning.name, AlertSettings())
+    own = service.alerts.get(warning.name, AlertSettings())
+    set_ = own.threshold if own.threshold is not None else stack.threshold
+    limit = set_ if set_ is not None else warning.threshold
+    value = given if given is not None else threshold.value
+    if False in (own.enabled, stack.enabled if own.enabled is None else None) or limit is None or value is None:
+        return threshold
+    if value >= limit or (set_ is None and given is None):
+        return threshold
+    if given is not None:
+        return replace(threshold, refused=f"comes before its warning, {warning.name} at {limit:g}",
+                       remedy=f"use at least {limit:g}, or leave it out to follow {warning.name}")  # fmt: skip
+    return replace(threshold, value=limit, reason=Text(
+        f"the threshold of its warning, {warning.name}", f"与其预警 {warning.name} 的阈值相同"))
 
 
 def _planned(plan: Plan, service: Service, watched: Iterable[Armed]) -> Iterator[str]:

@@ -117,6 +117,7 @@ class Alert(_Part):
     window: Duration | None = None
     threshold: Quantity | None = None
     derive: str | None = Field(None, description="Function of the plan that works the threshold out from the service")
+    warned_by: Name | None = Field(None, description="Warning of the same quantity; the threshold is never below its")
     bounds: Bounds = Bounds()
     unit: Unit = "count"
     value_unit: Unit | None = None

@@ -162,3 +162,25 @@ def test_what_can_never_or_always_fire_is_refused_with_the_way_out(
     with pytest.raises(ConfigError) as caught:
         planned(stack(engine, **more))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("alerts", "critical"), [
+    ({"KVCacheUsageHigh": {"threshold": 0.95}}, 0.95),
+    ({"KVCacheUsageHigh": {"threshold": 0.8}}, 0.9),
+    ({"KVCacheUsageHigh": {"threshold": 0.95}, "KVCacheSaturated": {"threshold": 0.97}}, 0.97),
+    ({"KVCacheUsageHigh": {"enabled": False}, "KVCacheSaturated": {"threshold": 0.8}}, 0.8),
+])  # fmt: skip
+def test_a_critical_alert_follows_its_warning(alerts: dict[str, Any], critical: float) -> None:
+    assert settings(planned(stack() | {"alerts": alerts}), "KVCacheSaturated").threshold == critical
+
+
+@pytest.mark.parametrize(("alerts", "message"), [
+    ({"KVCacheSaturated": {"threshold": 0.85}},
+     "alerts.KVCacheSaturated.threshold: comes before its warning, KVCacheUsageHigh at 0.9: 0.85: use at least 0.9"),
+    ({"SLOBurnRateSlow": {"threshold": 12}, "SLOBurnRateFast": {"threshold": 10}},
+     "alerts.SLOBurnRateFast.threshold: comes before its warning, SLOBurnRateSlow at 12: 10"),
+])  # fmt: skip
+def test_a_critical_alert_before_its_warning_is_refused(alerts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        planned(stack() | {"alerts": alerts})
+    assert message in str(refused.value)
