@@ -24,6 +24,15 @@ EXTRAS: dict[str, list[dict[str, str]]] = {
     "sglang:prefill_effective_tokens_total": [{"mode": "input"}, {"mode": "device_hit"}],
     "sglang:realtime_tokens_total": [{"mode": m} for m in ("prefill_compute", "prefill_cache", "decode")],
 }
+# fields of vLLM's CacheConfig, the first release that has them and the first again without
+CONFIG_FIELDS = (
+    ("mamba_cache_mode", "0.16.0", ""), ("user_specified_block_size", "0.18.1", ""),
+    ("kv_cache_dtype_skip_layers", "0.19.1", ""), ("hash_block_size", "0.20.0", "0.26.0"),
+    ("hash_block_size", "0.32.0", ""), ("kv_cache_size_tokens", "0.24.0", ""), ("prefix_match_unit", "0.26.0", ""),
+    ("use_replayssm", "0.27.1", ""), ("kv_cache_layout", "0.30.0", ""),
+    ("effective_attention_block_size", "0.31.0", ""), ("cache_hit_alignment_tokens", "0.32.0", ""),
+    ("simple_cpu_offload_num_blocks", "0.33.0", ""),
+)  # fmt: skip
 
 
 def exposition(
@@ -48,7 +57,7 @@ def exposition(
 
 def _family(metric: Metric, version: Version, engines: int, more: dict[str, str], rust: bool, idle: bool) -> list[str]:
     name = metric.name.removesuffix("_total") if rust and metric.type == "counter" else metric.name
-    lines = [f"# TYPE {name} {'gauge' if metric.type == 'unknown' else metric.type}"]
+    lines = [f"# TYPE {name} {metric.type}"]
     for number in range(engines):
         for extra in _extras(metric, version):
             lines += _samples(metric, {**_base(metric, version, number), **extra, **more}, idle)
@@ -64,9 +73,8 @@ def _extras(metric: Metric, version: Version) -> list[dict[str, str]]:
         return [{"finished_reason": reason} for reason in reasons]
     if metric.name == "vllm:cache_config_info":
         fields = {"block_size": "64", "num_gpu_blocks": "1000"}
-        for field, since in (("hash_block_size", "0.20.2"), ("kv_cache_size_tokens", "0.32.0"),
-                             ("simple_cpu_offload_num_blocks", "0.33.0")):  # fmt: skip
-            if version >= Version.parse(since):
+        for field, since, until in CONFIG_FIELDS:
+            if Version.parse(since) <= version and not (until and version >= Version.parse(until)):
                 fields[field] = "1"
         return [fields]
     if metric.name in EXTRAS:
