@@ -31,10 +31,12 @@ def command(folder: Path, file: Path | None, form: str) -> int:
     from k3observe.catalogue.loader import load as load_catalogue
     from k3observe.cli.stack import load_plan
     from k3observe.config.errors import ConfigError, Problem
+    from k3observe.config.source import read_bounded
     from k3observe.lint.configured import surroundings
     from k3observe.lint.external import external
     from k3observe.lint.finding import Finding
     from k3observe.lint.folder import Document, documents
+    from k3observe.lint.routing import findings as configured
     from k3observe.lint.run import lint
 
     if not folder.exists():
@@ -43,7 +45,7 @@ def command(folder: Path, file: Path | None, form: str) -> int:
         click.echo(f"{folder}: an interrupted render was completed or undone", err=True)
     places = (folder / "k3observe.yaml", Path("k3observe.yaml"))
     file = file or next((place for place in places if place.is_file()), None)
-    plan = load_plan(file)[1] if file else None
+    loaded, plan = load_plan(file) if file else (None, None)
     found = list(documents(folder))
     if plan is None and not found:
         raise ConfigError([Problem("holds nothing to check", file=str(folder),
@@ -51,6 +53,8 @@ def command(folder: Path, file: Path | None, form: str) -> int:
     around = surroundings(plan.catalogue if plan else load_catalogue(), plan.config if plan else None)
     said, skipped = external([item for item in found if isinstance(item, Document)])
     findings = lint([*found, *said], around)
+    if file and loaded and plan:
+        findings = [*configured(loaded, read_bounded(file), plan), *findings]
     files = len({item.file if isinstance(item, Finding) else item.located.file for item in found})
     if form == "json":
         document = {"files": files, "findings": [finding.data() for finding in findings], "skipped": skipped}

@@ -107,9 +107,16 @@ def unarmed(plan: Plan) -> Iterator[str]:
 
 
 def unheard(plan: Plan) -> Iterator[str]:
-    """A line on the alerts that nobody is told of, if there are any."""
+    """Lines on critical alerts that only a machine is told of, and on the alerts that nobody is, if there are any."""
+    from k3observe.render.alertmanager import machines_only
     from k3observe.render.alertmanager import unheard as found
 
+    for action, alerts in machines_only(plan).items():
+        receiver, some = plan.config.notify.routes[action], ", ".join(alerts)
+        yield {"en": f"critical alerts reach only the webhook {receiver}, and no person ({some}): "
+                     "add notify.routes.critical",
+               "zh-CN": f"严重告警只发给 webhook {receiver}，没有通知到人（{some}）：请配置 notify.routes.critical",
+               }[plan.config.language]  # fmt: skip
     if names := found(plan):
         some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         yield {"en": f"nobody is told of {len(names)} alerts ({some}): add notify.receivers and notify.routes.default",

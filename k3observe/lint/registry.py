@@ -13,6 +13,7 @@ from k3observe.lint import (
     queries,
     ranges,
     ratios,
+    routing,
     scrape,
     selectors,
     templates,
@@ -30,8 +31,8 @@ SCRAPING: tuple[Check[Scraping], ...] = scrape.CHECKS
 ALERTMANAGER: tuple[Check[Located], ...] = alertmanager.CHECKS
 DASHBOARDS: tuple[Check[Dashboard], ...] = (*dashboards.CHECKS, *queries.CHECKS)
 
-# found while reading files and by Prometheus' own programs, not by a function above
+# found while reading files, by Prometheus' own programs and in the configuration, not by a function above
 READING = ("yaml/syntax", "rules/shape", "promql/syntax", "lint/unknown-check",
-           "promtool/config", "promtool/rules", "amtool/config")  # fmt: skip
+           "promtool/config", "promtool/rules", "amtool/config", routing.CHECK)  # fmt: skip
 
 IDS = frozenset({*READING, *(check.id for checks in (RULES, SCRAPING, ALERTMANAGER, DASHBOARDS) for check in checks)})

@@ -12,6 +12,7 @@ from k3observe.plan import Plan
 from k3observe.render.alerts import by_labels
 from k3observe.render.selector import quoted
 from k3observe.render.text import header, to_yaml
+from k3observe.rules.model import Action
 
 ACTIONS = ("scale_out", "rebalance", "replace_device", "restart_engine", "investigate")
 SEVERITIES = ("critical", "warning", "info")
@@ -66,6 +67,26 @@ def unheard(plan: Plan) -> list[str]:
     found = {armed.alert.name: None for armed in plan.armed
              if armed.settings.severity != "none" and not {armed.settings.severity, armed.alert.action} & set(routes)}
     return list(found)
+
+
+def machines_only(plan: Plan) -> dict[Action, list[str]]:
+    """Action -> its critical alerts, where they reach its webhook alone: a program acts, and no person is told.
+
+    What the default receiver is told, a person is taken to read, whatever its kind.
+    """
+    notify, kubernetes = plan.config.notify, plan.config.outputs.kubernetes
+    found: dict[Action, list[str]] = {}
+    if "critical" in notify.routes or (kubernetes and kubernetes.alertmanager == "none"):
+        return found
+    for armed in plan.armed:
+        name = notify.routes.get(armed.alert.action)
+        if armed.settings.severity != "critical" or name is None or name == notify.routes.get("default"):
+            continue
+        receiver = notify.receivers[name]
+        if not (receiver.robot or receiver.pagerduty or receiver.slack or receiver.email or receiver.wecom):
+            names = found.setdefault(armed.alert.action, [])
+            names += [armed.alert.name] if armed.alert.name not in names else []
+    return found
 
 
 def document(plan: Plan) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from k3observe.catalogue.loader import load as load_catalogue
 from k3observe.config import ConfigError, loads
 from k3observe.plan import Plan, plan
 from k3observe.render import render
-from k3observe.render.alertmanager import ACTIONS, problems, unheard
+from k3observe.render.alertmanager import ACTIONS, machines_only, problems, unheard
 from k3observe.rules import load as load_rules
 
 BASE: dict[str, Any] = {
@@ -140,6 +140,18 @@ def test_alerts_that_reach_nobody_are_known() -> None:
     assert set(alone(critical="ops")) & {"EngineDown", "KVCacheUsageHigh"} == {"KVCacheUsageHigh"}
     assert "KVCacheUsageHigh" not in alone(scale_out="ops")
     assert unheard(planned(outputs={"prometheus": "fragment"})) == []
+
+
+def test_critical_alerts_that_only_a_webhook_is_told_of_are_known() -> None:
+    def only(**routes: str) -> dict[Any, list[str]]:
+        receivers = hooks("scaler", "oncall") | {"chat": {"robot": {"bridge": "http://127.0.0.1:19304/ops"}}}
+        return machines_only(planned(notify={"receivers": receivers, "routes": routes}))
+
+    assert only(default="oncall", scale_out="scaler") == {"scale_out": ["KVCacheSaturated"]}
+    assert only(scale_out="scaler") == {"scale_out": ["KVCacheSaturated"]}
+    assert only(default="oncall", scale_out="scaler", critical="oncall") == {}
+    assert only(default="scaler", scale_out="scaler") == {}
+    assert only(default="oncall", scale_out="chat") == {}
 
 
 def test_a_dead_engine_silences_the_latency_and_queue_alerts_of_its_service(tmp_path: Path) -> None:

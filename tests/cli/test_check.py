@@ -87,3 +87,19 @@ def test_binary_files_and_links_are_survived(k3observe: Run, tmp_path: Path) -> 
     done = k3observe("check")
     assert done.returncode == 1
     assert done.stdout == "binary.yml: yaml/syntax: is not UTF-8\n"
+
+
+def test_critical_alerts_that_no_person_is_told_of_are_said_by_check_and_render(k3observe: Run, config: Path) -> None:
+    notify = "notify: {receivers: {s: {webhook: {url: \"http://s.x\"}}}, routes: {default: s, rebalance: s}}\n"
+    config.write_text(SMALLEST + notify)
+    assert k3observe("check").returncode == 0
+    scaling = notify.replace("rebalance: s", "scale_out: t").replace("{s: ", '{t: {webhook: {url: "http://t.x"}}, s: ')
+    config.write_text(SMALLEST + scaling)
+    done = k3observe("check")
+    assert done.returncode == 1
+    assert "notify/critical-to-machine: critical alerts reach only the webhook t, and no person: " in done.stdout
+    assert done.stdout.startswith(f"k3observe.yaml:{len(SMALLEST.splitlines()) + 1}: ")
+    for told in (k3observe("render", "-o", "out").stderr, k3observe("explain").stdout):
+        assert "critical alerts reach only the webhook t, and no person (KVCacheSaturated)" in told
+    config.write_text("# k3observe disable notify/critical-to-machine: t pages\n" + SMALLEST + scaling)
+    assert k3observe("check", "k3observe.yaml").returncode == 0

@@ -14,6 +14,7 @@ from k3observe.lint.configured import surroundings
 from k3observe.lint.external import external
 from k3observe.lint.folder import Document, documents
 from k3observe.lint.registry import IDS
+from k3observe.lint.routing import findings as configured
 from k3observe.lint.run import lint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,12 +24,13 @@ PAGES = {"en": ROOT / "docs" / "checks", "zh-CN": ROOT / "docs" / "zh-CN" / "che
 def checked(folder: Path, with_programs: bool) -> set[str]:
     """Ids of the checks that find something in a folder."""
     config = folder / "k3observe.yaml"
-    plan = load_plan(config)[1] if config.exists() else None
+    loaded, plan = load_plan(config) if config.exists() else (None, None)
     around = surroundings(plan.catalogue if plan else load_catalogue(), plan.config if plan else None)
     found = list(documents(folder))
     if with_programs:
         found += external([item for item in found if isinstance(item, Document)])[0]
-    return {finding.check for finding in lint(found, around)}
+    own = configured(loaded, config.read_text(), plan) if loaded and plan else ()
+    return {finding.check for finding in (*own, *lint(found, around))}
 
 
 def write_examples(section: str, folder: Path) -> None:
