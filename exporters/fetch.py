@@ -16,7 +16,17 @@ from urllib.parse import urlsplit
 MAX_BYTES = 16 << 20
 """Of the body, received or unpacked; an engine of 20,000 lines has 3 MB. It is held a few times while it is read."""
 
-REASONS = ("connect", "timeout", "tls", "redirect", "status", "too_large", "format", "protocol")
+_REMEDIES = {
+    "connect": "check that something listens at this host and port",
+    "timeout": "check host and port, or raise the timeout",
+    "tls": "check scheme, certificate authority and the name in the certificate",
+    "redirect": "give the address it leads to",
+    "status": "check the path and what the server asks of its clients",
+    "too_large": "check the path",
+    "format": "check the path",
+    "protocol": "check that HTTP is spoken at this port",
+}
+REASONS = tuple(_REMEDIES)
 _CHUNK = 256 * 1024
 
 
@@ -26,6 +36,11 @@ class FetchError(Exception):
     def __init__(self, reason: str, problem: str) -> None:
         super().__init__(problem)
         self.reason = reason
+
+    @property
+    def told(self) -> str:
+        """What went wrong and what to do."""
+        return f"cannot be read: {self}: {_REMEDIES[self.reason]}"
 
 
 class Endpoint(NamedTuple):
@@ -74,7 +89,7 @@ def client_context(
     try:
         context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except (OSError, ValueError) as error:
-        raise ValueError(f"certificate authority {ca_file}: cannot be used: {error}") from None
+        raise ValueError(f"certificate authority {ca_file}: {_unusable(error)}") from None
     # Python 3.13 began to ask of certificates what those of private authorities, MindIE's say, often lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if insecure:
@@ -84,8 +99,13 @@ def client_context(
         try:
             context.load_cert_chain(cert_file, key_file, password=lambda: b"")
         except (OSError, ValueError) as error:
-            raise ValueError(f"client certificate {cert_file}: cannot be used: {error}") from None
+            raise ValueError(f"client certificate {cert_file}: {_unusable(error)}") from None
     return context
+
+
+def _unusable(error: Exception) -> str:
+    remedy = "check the path, and that it holds PEM" if isinstance(error, OSError) else "it must hold PEM"
+    return f"cannot be used: {getattr(error, 'strerror', None) or error}: {remedy}"
 
 
 def fetch(
@@ -172,7 +192,7 @@ def _exchange(
         if "protobuf" in response.headers.get("Content-Type", ""):
             raise FetchError("format", "answered in protobuf, which was not asked for")
         if "html" in response.headers.get("Content-Type", ""):
-            raise FetchError("format", "answered with a web page, not with metrics: is the path right?")
+            raise FetchError("format", "answered with a web page, not with metrics")
         coding = response.headers.get("Content-Encoding", "identity").strip().lower()
         framing = response.headers.get("Transfer-Encoding", "chunked").strip().lower()
         if coding not in ("identity", "gzip") or framing not in ("chunked", "identity"):

@@ -77,7 +77,8 @@ def _core_parser() -> _Parser:
         help=f"Collectors to run: {', '.join(PACKAGES)}; repeatable.")
     add("--config.file", dest="config_file", type=_file, metavar="FILE",
         help="YAML file whose keys are flag names without the dashes; flags and variables win over it.")
-    add("--once", dest="once", action="store_true", help="Print one exposition and exit.")
+    add("--once", dest="once", action="store_true",
+        help="Print one exposition and exit: with 1 where nothing could be read.")
     add("--once.timeout", dest="once_timeout", type=duration(0, 3600), default=15.0, metavar="DURATION",
         help="How long --once and --textfile wait for the first reading of every collector.")
     add("--textfile", dest="textfile", type=_textfile, metavar="FILE",
@@ -130,7 +131,8 @@ def help_text() -> str:
             continue
         notes = []
         shown = action.default if isinstance(action.default, (list, tuple, set, frozenset)) else [action.default]
-        values = [str(value) for value in shown if value not in (None, False, argparse.SUPPRESS)]
+        spell = spelled if action.metavar == "DURATION" else str
+        values = [spell(value) for value in shown if value not in (None, False, argparse.SUPPRESS)]
         if values and "default" not in str(action.help):
             notes.append("default " + ",".join(values).replace("%", "%%"))
         notes.append("$" + environment_name(_flag(action)))
@@ -283,3 +285,8 @@ def duration(least: float, most: float) -> Callable[[str], float]:
         return seconds
 
     return convert
+
+
+def spelled(seconds: float) -> str:
+    """Return a duration with its unit, as ``duration`` reads it."""
+    return f"{seconds / 60:g}m" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g}s"

@@ -122,7 +122,7 @@ def _once(
 
     from prometheus_client import generate_latest
 
-    from k3observe.exporters import textfile
+    from k3observe.exporters import families, textfile
 
     if not _start(collectors):
         return 1
@@ -132,6 +132,9 @@ def _once(
     waiting = [collector.name for collector in collectors if not collector.ready()]
     if waiting:
         log.error("no reading of %s within %g s", ", ".join(waiting), args.once_timeout)
+    read = any(metric.name == families.SOURCE_LAST_SUCCESS.name for metric in registry.collect())
+    if not read and not waiting:
+        log.error("nothing could be read: the lines above say why")
     body = registry.encode(generate_latest)
     if args.textfile:
         try:
@@ -140,7 +143,7 @@ def _once(
             _complain(f"--textfile: {args.textfile}: {error.strerror}")
             return 1
     printed = _print(body) if args.once else 0
-    return 1 if waiting else printed
+    return 1 if waiting or not read else printed
 
 
 def _start(collectors: Sequence[Collector]) -> bool:

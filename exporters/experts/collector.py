@@ -39,8 +39,10 @@ SOURCES = {"log": "log_file", "metrics": "metrics_url", "file": "file", "http": 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags ``--experts.*``."""
+    group = parser.add_argument_group("experts")
+
     def add(name: str, **options: object) -> None:
-        parser.add_argument(f"--experts.{name}", dest=f"experts_{name.replace('-', '_')}", **options)  # type: ignore[arg-type]
+        group.add_argument(f"--experts.{name}", dest=f"experts_{name.replace('-', '_')}", **options)  # type: ignore[arg-type]
 
     add("source", choices=tuple(SOURCES), help="Where expert loads come from.")
     add("log-file", metavar="FILE",

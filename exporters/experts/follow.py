@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
+from k3observe.exporters.experts.files import UnreadableError
+
 CHUNK = 1 << 16
 """Small enough that it stays in the processor's cache while markers are searched, and is not mapped anew each time."""
 MAX_LINE = 1 << 16
@@ -147,7 +149,7 @@ class Follower:
                 else:
                     looked(None)
                 if progress is None and self._path == "-":
-                    looked(OSError("standard input has ended"))
+                    looked(UnreadableError("standard input has ended: start the sidecar anew with the engine"))
                     return
                 if not progress:
                     self._wait(stop, ended=progress is None)
@@ -188,13 +190,13 @@ class Follower:
     def _open(self, *, at_end: bool) -> _Tail:
         if self._path == "-":
             if stat.S_ISDIR(os.fstat(0).st_mode):
-                raise OSError("standard input is a directory")
+                raise UnreadableError("standard input is a directory: connect the engine's output to it")
             return _Tail(os.dup(0), at_end=False)
         descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         kind = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
             os.close(descriptor)
-            raise OSError(f"{self._path} is neither a file nor a pipe")
+            raise UnreadableError(f"{self._path}: is neither a file nor a pipe: name the log itself")
         return _Tail(descriptor, at_end=at_end)
 
     def _rotated(self) -> bool:

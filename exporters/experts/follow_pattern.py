@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from threading import Event
 
+from k3observe.exporters.experts.files import UnreadableError
 from k3observe.exporters.experts.follow import GENERATION, Emit, Follower
 
 MAX_FILES = 64
@@ -62,9 +63,10 @@ class PatternFollower:
             try:
                 self._begin(path, from_start=self._from_start and inode not in self._old)
             except RuntimeError as error:
-                return OSError(f"{path}: {error}")
+                return UnreadableError(f"{path}: cannot be followed: {error}: raise the limit of threads")
         self._from_start = True
-        return None if files else FileNotFoundError(f"no file matches {self._pattern} yet")
+        return None if files else UnreadableError(
+            f"{self._pattern}: no file matches yet: check the pattern, and that the folder is mounted in a container")
 
     def _newest(self) -> dict[str, _Inode]:
         found = {}

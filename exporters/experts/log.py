@@ -7,6 +7,7 @@ import threading
 import time
 
 from k3observe.exporters.collector import SourceStatus
+from k3observe.exporters.experts.files import unreadable
 from k3observe.exporters.experts.follow import Follower
 from k3observe.exporters.experts.follow_pattern import PatternFollower
 from k3observe.exporters.experts.formats import LineReader, Problem
@@ -54,7 +55,7 @@ class LogSource:
         elif not self._missing:
             self._missing = True
             self._status.failed("unreadable")
-            self._log.warning("cannot read the log %s: %s: trying again", self._path, error)
+            self._log.warning("%s; it is tried again", unreadable(error, self._path))
 
     def _block(self, block: bytes) -> None:
         try:

@@ -38,5 +38,9 @@ class Fetcher:
             to = endpoint(url)
             context = self.context if to.scheme == "https" else None
             return fetch(to, self.seconds, context, max_bytes=self.max_bytes, headers=headers)
-        except (FetchError, OSError, ValueError) as error:
+        except FetchError as error:
+            raise PageError(f"{url}: {error.told}") from None
+        except UnicodeDecodeError:
+            raise PageError(f"{self.authorization_file}: is no text: write the header's value to it") from None
+        except (OSError, ValueError) as error:
             raise PageError(f"{url}: {error}") from None

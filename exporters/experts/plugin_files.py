@@ -7,6 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3observe.exporters.experts.files import unreadable, why
 from k3observe.exporters.vllm_plugin import fileformat
 from k3observe.exporters.vllm_plugin.fileformat import FormatError, Publication
 
@@ -17,6 +18,7 @@ MAX_TOTAL_BYTES = 256 << 20
 DEAD_SECONDS = 4 * fileformat.HEARTBEAT_SECONDS
 """A writer touches its file every heartbeat; one that missed four is dead."""
 
+_MISSING = "let the engine's K3OBSERVE_EXPERTS_DIR name it, and share it between engine and sidecar"
 Place = tuple[str, int, int]
 """Instance, pipeline rank and expert-parallel rank."""
 
@@ -40,7 +42,7 @@ class Directory:
         self._problems: dict[str, str] = {}
 
     def read(self, now: float) -> Found:
-        """Read the files that changed. Raises OSError where the directory cannot be read."""
+        """Read the files that changed. Raises UnreadableError where the directory cannot be read."""
         publications: list[Publication] = []
         alive: set[Place] = set()
         seen: dict[str, tuple[int, int, int]] = {}
@@ -74,7 +76,7 @@ class Directory:
                     raise FormatError("its time lies in the future")
                 publications.append(publication)
             except (OSError, FormatError) as error:
-                self._problems[name] = str(error)
+                self._problems[name] = why(error) if isinstance(error, OSError) else str(error)
         self._read = seen
         self._problems = {name: text for name, text in self._problems.items() if name in seen}
         bad = [f"{self._path / name}: {text}" for name, text in self._problems.items()]
@@ -83,7 +85,11 @@ class Directory:
 
     def _names(self, notes: list[str]) -> list[str]:
         names: list[str] = []
-        with os.scandir(self._path) as entries:
+        try:
+            listing = os.scandir(self._path)
+        except OSError as error:
+            raise unreadable(error, self._path, _MISSING) from None
+        with listing as entries:
             for index, entry in enumerate(entries):
                 if index >= MAX_ENTRIES or len(names) >= MAX_FILES:
                     notes.append(f"{self._path}: more than {MAX_FILES} files, or {MAX_ENTRIES} entries, are not read")

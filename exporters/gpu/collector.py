@@ -38,7 +38,7 @@ HELP = {
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add ``--gpu.*``."""
-    add = parser.add_argument
+    add = parser.add_argument_group("gpu").add_argument
     add("--gpu.devices", dest="gpu_devices", type=checked(_uuids), metavar="UUID,...",
         help="UUIDs of the GPUs or MIG instances this process answers for, as nvidia-smi -L prints them; all if unset.")
     add("--gpu.expected", dest="gpu_expected", type=bounded(int, 0, MOST_DEVICES), metavar="N",

@@ -56,7 +56,7 @@ class KvCacheCollector:
         interval: float,
         timeout: float,
     ) -> None:
-        self._read = read
+        self._read, self._url = read, to.url
         self._log = log
         self._interval = interval
         self._stale_after = 2 * interval + timeout
@@ -109,7 +109,7 @@ class KvCacheCollector:
         except FetchError as error:
             self._snapshot = None
             self._status.failed(error.reason, time.monotonic() - start)
-            self._say(f"cannot read the engine: {error} ({error.reason})")
+            self._say(f"{self._url}: {error.told}")
             return
         reading = self._reader.read(body)
         engines = normalise(reading.samples, partial(help_of, body))

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the collector."""
-    add = parser.add_argument
+    add = parser.add_argument_group("npu").add_argument
     add("--npu.smi-path", dest="npu_smi_path", type=_program, default="npu-smi", metavar="PATH",
         help="Absolute path of npu-smi, or a name on PATH.")
     add("--npu.interval", dest="npu_interval", type=duration(0.1, 3600), default=15.0, metavar="DURATION",

@@ -218,6 +218,41 @@ def test_once_ends_with_1_when_a_collector_gives_no_reading_in_time() -> None:
     assert "no reading of npu within 0.1 s" in done.stderr
 
 
+@pytest.mark.parametrize(("flags", "told"), [
+    (("--experts.source=plugin", "--experts.plugin-dir={0}/none"),
+     "{0}/none: cannot be read: No such file or directory: let the engine's K3OBSERVE_EXPERTS_DIR name it"),
+    (("--experts.source=log", "--experts.log-file={0}/none"),
+     "{0}/none: cannot be read: No such file or directory: check the path"),
+    (("--experts.source=log", "--experts.log-file={0}/*.log"), "{0}/*.log: no file matches yet: check the pattern"),
+    (("--experts.source=file", "--experts.file={0}"), "{0}: cannot be read: Is a directory: name a file"),
+    (("--experts.source=http", "--experts.http-url=http://127.0.0.1:1/"),
+     "http://127.0.0.1:1/: cannot be read: Connection refused: check that something listens"),
+    (("--experts.source=http", "--experts.http-url=http://127.0.0.1:1/", "--experts.authorization-file={0}/none"),
+     "{0}/none: cannot be read: No such file or directory: check the path"),
+    (("--collect=kv-cache", "--kv-cache.url=http://127.0.0.1:1/metrics"),
+     "http://127.0.0.1:1/metrics: cannot be read: Connection refused: check that something listens"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_told_with_a_remedy_and_where_that_is_all_once_ends_with_1(
+    tmp_path: Path, flags: tuple[str, ...], told: str
+) -> None:
+    given = flags if flags[0].startswith("--collect") else ("--collect=experts", *flags)
+    done = call("--once", *(flag.format(tmp_path) for flag in given), program=PROGRAM)
+    assert told.format(tmp_path) in done.stderr
+    assert "nothing could be read" in done.stderr
+    assert "Errno" not in done.stderr
+    assert done.returncode == 1
+    assert re.search(r"^k3_source_up\{.*\} 0\.0$", done.stdout, re.M)
+
+
+def test_the_help_has_a_heading_for_each_collector_and_a_unit_on_each_duration() -> None:
+    text = call("--help", program=PROGRAM).stdout
+    assert re.findall(r"^([\w-]+):$", text, re.M) == ["options", "gpu", "npu", "experts", "kv-cache"]
+    flags = re.split(r"^  (?=--)", text, flags=re.M)
+    durations = [flag for flag in flags if re.match(r"--\S+ DURATION", flag)]
+    assert len(durations) == 10
+    assert all(re.search(r"default \d+[sm]; ", " ".join(flag.split())) for flag in durations), durations
+
+
 def test_the_textfile_is_replaced_atomically_and_readable_by_node_exporter(tmp_path: Path) -> None:
     path = tmp_path / "k3.prom"
     path.write_text("old")

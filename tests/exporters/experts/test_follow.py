@@ -192,7 +192,8 @@ def test_standard_input_is_read_to_its_end() -> None:
         "Follower('-', sys.stdout.buffer.write).run(threading.Event(), lambda error: error and print(error))\n")
     done = subprocess.run(
         [sys.executable, "-c", program], input=b"one\ntwo\n", capture_output=True, timeout=20, check=True)
-    assert sorted(done.stdout.splitlines()) == [b"one", b"standard input has ended", b"two"]
+    ended = b"standard input has ended: start the sidecar anew with the engine"
+    assert sorted(done.stdout.splitlines()) == [b"one", ended, b"two"]
 
 
 def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path: Path, start: Start) -> None:

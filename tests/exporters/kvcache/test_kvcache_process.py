@@ -39,7 +39,7 @@ def test_a_restart_a_fall_and_a_return_of_the_engine_are_followed(run_exporter: 
     assert exporter.metric(usage) is None
     assert exporter.metric(queries) is None
     assert (exporter.metric('k3_source_errors_total{collector="kv-cache",reason="status"') or 0) >= 1
-    exporter.wait_for_log("cannot read the engine: status 503")
+    exporter.wait_for_log("cannot be read: status 503: check")
     engine.serve = engine.answer
     wait_until(lambda: exporter.metric(queries) == 107)
     exporter.wait_for_log("the engine is read again")
