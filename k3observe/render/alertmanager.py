@@ -7,10 +7,10 @@ from typing import Any
 
 from k3observe.catalogue.version import Version
 from k3observe.config.errors import Problem
-from k3observe.config.model import Config, Receiver
+from k3observe.config.model import Config, Receiver, Service
 from k3observe.plan import Plan
 from k3observe.render.alerts import by_labels
-from k3observe.render.selector import quoted
+from k3observe.render.selector import one_of, quoted
 from k3observe.render.text import header, to_yaml
 from k3observe.rules.model import Action
 
@@ -166,36 +166,42 @@ def _intervals(config: Config) -> list[dict[str, Any]]:
 
 
 def _inhibitions(plan: Plan) -> list[dict[str, Any]]:
-    """A dead engine explains its latencies and queues, a critical alert the warning with the same action.
+    """A dead engine explains its own queue and cache, a critical alert the warning with the same action.
 
+    What others of the service still suffer is news: latencies are those of all engines, and only where there is one
+    engine are they its own. To replace and to restart are done to one instance, to scale and to rebalance to a service.
     To investigate is no action in common: what users feel (SLOBurnRateFast) must not silence its cause (a hot device).
+    A label that neither alert has counts as equal, so that `instance` stands only where the source always has it.
     """
     labels, stack = list(by_labels(plan.config)), f"stack={quoted(plan.config.stack)}"
-    quiet = sorted({
-        armed.alert.name for armed in plan.armed
-        if armed.alert.name not in ("EngineDown", "EngineReplicasLow", "Watchdog")
-        and any(plan.catalogue.signals[s].kind == "histogram" or s == "requests_waiting"
-                for s in armed.alert.signals if s in plan.catalogue.signals)
-    })  # fmt: skip
+    dead = ['alertname="EngineDown"', stack]
+    own = sorted({armed.alert.name for armed in plan.armed if {"instance", "engine"} <= set(armed.alert.keep)})
+    alone = sorted(service.name for service in plan.config.services if _engines(service) == 1)
+    histograms = {signal.name for signal in plan.catalogue.signals.values() if signal.kind == "histogram"}
+    pooled = sorted({armed.alert.name for armed in plan.armed
+                     if armed.service.name in alone and histograms & set(armed.alert.signals)})  # fmt: skip
     found = []
-    if quiet:
-        found.append({
-            "source_matchers": ['alertname="EngineDown"', stack],
-            "target_matchers": [stack, f"alertname=~{quoted('|'.join(quiet))}"],
-            "equal": labels,
-        })  # fmt: skip
-    found.append({
-        "source_matchers": ['severity="critical"', 'action!="investigate"', stack],
-        "target_matchers": ['severity="warning"', stack],
-        "equal": [*labels, "action"],
-    })  # fmt: skip
+    if own:
+        found.append(_inhibition(dead, [stack, f"alertname=~{one_of(own)}"], [*labels, "instance"]))
+    if pooled:
+        lonely = f"service=~{one_of(alone)}"
+        found.append(_inhibition([*dead, lonely], [stack, f"alertname=~{one_of(pooled)}"], labels))
+    for actions, equal in (("rebalance|scale_out", labels), ("replace_device|restart_engine", [*labels, "instance"])):
+        source = ['severity="critical"', f"action=~{quoted(actions)}", stack]
+        found.append(_inhibition(source, ['severity="warning"', stack], [*equal, "action"]))
     if any(armed.alert.name == "SLOBurnRateFast" for armed in plan.armed):
-        found.append({
-            "source_matchers": ['alertname="SLOBurnRateFast"', stack],
-            "target_matchers": ['alertname="SLOBurnRateSlow"', stack],
-            "equal": [*labels, "slo"],
-        })  # fmt: skip
+        found.append(_inhibition(['alertname="SLOBurnRateFast"', stack], ['alertname="SLOBurnRateSlow"', stack],
+                                 [*labels, "slo"]))  # fmt: skip
     return found
+
+
+def _inhibition(source: list[str], target: list[str], equal: list[str]) -> dict[str, Any]:
+    return {"source_matchers": source, "target_matchers": target, "equal": equal}
+
+
+def _engines(service: Service) -> int | None:
+    """How many engines there may be at once; None where the configuration does not say."""
+    return service.replicas.max or service.replicas.expected or len(service.targets) or None
 
 
 def _receivers(config: Config) -> list[dict[str, Any]]:

@@ -6,12 +6,14 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
 
 from k3observe.catalogue.loader import load as load_catalogue
 from k3observe.config import ConfigError, loads
+from k3observe.drill import servers
 from k3observe.plan import Plan, plan
 from k3observe.render import render
 from k3observe.render.alertmanager import ACTIONS, machines_only, problems, unheard
@@ -29,7 +31,7 @@ BASE: dict[str, Any] = {
 
 
 def planned(**more: Any) -> Plan:
-    loaded = loads(yaml.safe_dump(BASE | more))
+    loaded = loads(json.dumps(BASE | more))
     return plan(loaded, load_catalogue([]), load_rules())
 
 
@@ -154,16 +156,59 @@ def test_critical_alerts_that_only_a_webhook_is_told_of_are_known() -> None:
     assert only(default="oncall", scale_out="chat") == {}
 
 
-def test_a_dead_engine_silences_the_latency_and_queue_alerts_of_its_service(tmp_path: Path) -> None:
-    document = yaml.safe_load(written(tmp_path, planned()).read_text())
-    dead, critical, burn = document["inhibit_rules"]
-    assert dead["source_matchers"] == ['alertname="EngineDown"', 'stack="kimi-k3"']
-    assert {"RequestsQueueing", "TimeToFirstTokenHigh", "InterTokenLatencyHigh", "QueueTimeHigh"} <= set(
-        dead["target_matchers"][1].removeprefix('alertname=~"').rstrip('"').split("|"))
-    assert dead["equal"] == ["stack", "service"]
-    assert critical["source_matchers"] == ['severity="critical"', 'action!="investigate"', 'stack="kimi-k3"']
-    assert critical["equal"] == ["stack", "service", "action"]
-    assert burn["equal"] == ["stack", "service", "slo"]
+def alert(name: str, severity: str, action: str, **labels: str) -> dict[str, str]:
+    base = {"alertname": name, "severity": severity, "action": action, "stack": "kimi-k3", "service": "kimi-k3"}
+    return base | labels
+
+
+DEAD = alert("EngineDown", "critical", "restart_engine", instance="a:8000")
+LOST = alert("AcceleratorLost", "critical", "replace_device", instance="node-a:19303", vendor="nvidia")
+FULL = {"severity": "critical", "action": "scale_out", "engine": "0", "model_name": "k3"}
+SILENCED: dict[str, tuple[dict[str, str], dict[str, str], bool]] = {
+    "the cache of the dead engine": (DEAD, alert("KVCacheSaturated", **FULL, instance="a:8000"), True),
+    "the cache of another engine": (DEAD, alert("KVCacheSaturated", **FULL, instance="b:8000"), False),
+    "the queue of another engine": (
+        DEAD, alert("RequestsQueueing", "warning", "scale_out", instance="b:8000", engine="0"), False),
+    "the latency of several engines": (DEAD, alert("TimeToFirstTokenHigh", "warning", "investigate"), False),
+    "the latency of the only engine": (
+        DEAD | {"service": "one"}, alert("TimeToFirstTokenHigh", "warning", "investigate", service="one"), True),
+    "a warning to scale out by another engine": (
+        alert("KVCacheSaturated", **FULL, instance="a:8000"),
+        alert("RequestsQueueing", "warning", "scale_out", instance="b:8000", engine="0"), True),
+    "a warning about a device of that node": (
+        LOST, alert("X", "warning", "replace_device", instance="node-a:19303", device="1"), True),
+    "a warning about a device of another node": (
+        LOST, alert("X", "warning", "replace_device", instance="node-b:19303", device="1"), False),
+    "a warning with another action": (LOST, alert("X", "warning", "scale_out", instance="node-a:19303"), False),
+    "a warning that names no instance": (LOST, alert("X", "warning", "replace_device"), False),
+    "the slow burn of the same objective": (
+        alert("SLOBurnRateFast", "critical", "investigate", slo="errors"),
+        alert("SLOBurnRateSlow", "warning", "investigate", slo="errors"), True),
+    "the slow burn of another": (
+        alert("SLOBurnRateFast", "critical", "investigate", slo="errors"),
+        alert("SLOBurnRateSlow", "warning", "investigate", slo="latency"), False),
+}  # fmt: skip
+
+
+def test_alertmanager_silences_what_another_alert_explains_and_nothing_else(
+    alertmanager_bin: Path, tmp_path: Path
+) -> None:
+    several, one = {"targets": ["a:8000", "b:8000"]}, {"name": "one", "targets": ["a:8001"]}
+    services = [BASE["services"][0] | several, BASE["services"][0] | one]
+    made = planned(services=services, identity_labels=["cluster"], external_labels={"cluster": "x"})
+    alerts = [{"labels": labels | {"cluster": case}} for case, pair in SILENCED.items() for labels in pair[:2]]
+    with servers.alertmanager(alertmanager_bin, written(tmp_path, made), tmp_path) as server:
+        _ask(f"{server.url}/api/v2/alerts", alerts)
+        found = _ask(f"{server.url}/api/v2/alerts")
+    silent = {row["labels"]["cluster"] for row in found if row["status"]["inhibitedBy"]}
+    assert silent == {case for case, pair in SILENCED.items() if pair[2]}
+
+
+def _ask(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=10) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
 
 
 def test_a_fragment_is_a_route_of_this_stack_to_paste(tmp_path: Path) -> None:
