@@ -88,8 +88,9 @@ _SGLANG: Flags = {
     "--page-size": ("block_size", _integer),
     "--enable-metrics": ("enable_metrics", True),
     "--expert-balancedness-report-mode": ("balancedness_report", str),
-    "--enable-expert-distribution-metrics": ("balancedness_report", "prometheus"),
+    "--enable-expert-distribution-metrics": ("balancedness_report", "server_log"),
     "--enable-hierarchical-cache": ("kv_offload", True),
+    "--enable-hicache": ("kv_offload", True),
     "--enable-ep-moe": ("expert_parallel", True),
     "--enable-deepep-moe": ("expert_parallel", True),
 }

@@ -107,6 +107,13 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "experts spread by a backend": (
         "sglang serve M --tp 8 --enable-metrics --moe-a2a-backend deepep",
         {"tensor_parallel": 8, "enable_metrics": True, "expert_parallel": True, "expert_parallel_size": 8}),
+    "the balance in SGLang's log until 0.5.17": (
+        "sglang serve M --enable-metrics --enable-expert-distribution-metrics --enable-hicache",
+        {"enable_metrics": True, "balancedness_report": "server_log", "kv_offload": True}),
+    "the balance as a metric until 0.5.17": (
+        "export SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC=true\n"
+        "sglang serve M --enable-metrics --enable-expert-distribution-metrics",
+        {"enable_metrics": True, "balancedness_report": "prometheus"}),
     "SGLang without metrics": ("python3 -m sglang.launch_server --model-path M", {"enable_metrics": False}),
     "a unit of systemd": (
         "[Service]\nEnvironment=\"VLLM_USE_RUST_FRONTEND=1\"\nExecStart=/opt/bin/vllm serve M \\\n  -tp 8",
