@@ -49,6 +49,7 @@ _NAME = ("--served-model-name", "--served_model_name", "--model-name")
 _VALUELESS = re.compile(
     r"--(?:trust-remote-code|enforce-eager|headless|async-scheduling|(?:no-)?(?:enable|disable)-.*)")
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]", "*", ""})  # noqa: S104 (what a command says, nothing is bound)
+_YES = frozenset({"1", "true", "yes", "y"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 
 
@@ -184,7 +185,7 @@ def _finish(invocation: Invocation, words: Sequence[str], reading: _Reading) -> 
     elif args.get("enable_metrics") is False:
         notes.append(Text("vLLM serves no metrics of its own with --disable-log-stats: remove it",
                           "vLLM 带 --disable-log-stats 时不提供自身指标：请去掉"))
-    if engine == "sglang" and env.get("SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC", "").lower() in ("1", "true", "yes", "y"):
+    if engine == "sglang" and env.get("SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC", "").lower() in _YES:
         args["balancedness_report"] = "prometheus"  # 0.5.7 to 0.5.17: instead of the log
     if env.get("VLLM_USE_RUST_FRONTEND") == "1":
         args["rust_frontend"] = True
