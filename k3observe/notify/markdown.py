@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from k3observe.notify.message import Item, Message
 
+_RESOLVED, _OTHER = "🟢", "🟠"
+_ICONS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -55,7 +58,8 @@ def write(message: Message, dialect: Dialect, count: int, short: bool) -> str:
 
 def _lines(item: Item, message: Message, dialect: Dialect, short: bool) -> list[str]:
     escape, words = dialect.escape, message.words
-    lines = [("🔴 " if item.firing else "🟢 ") + dialect.strong(escape(item.summary))]
+    icon = _ICONS.get(item.severity, _OTHER) if item.firing else _RESOLVED
+    lines = [f"{icon} {dialect.strong(escape(item.summary))}"]
     if not short:
         lines += [*map(escape, item.description), escape(item.value), escape(item.labels)]
     lines.append(escape(item.times))

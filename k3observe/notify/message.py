@@ -19,6 +19,7 @@ EVERYBODY = "all"
 _TITLE, _SUMMARY, _DESCRIPTION, _VALUE = 120, 160, 500, 40
 _LABELS = 8
 _SHOWN_APART = frozenset({"alertname", "severity", "action"})
+_BARE = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Item:
     """One alert, worded. ``times`` is one line; links are safe http(s) URLs or empty."""
 
     firing: bool
+    severity: str
     summary: str
     description: tuple[str, ...]
     value: str
@@ -138,13 +140,16 @@ def _item(alert: Alert, common: Mapping[str, str], zone: tzinfo, words: Words) -
     summary = clean(notes.get("summary") or alert.name, _SUMMARY)
     value = clean(notes.get("value", ""), _VALUE)
     threshold = clean(notes.get("threshold", ""), _VALUE)
+    if not threshold and _BARE.fullmatch(value):
+        value = ""  # without unit and threshold a number says nothing: the 0 of what is down, the 1 of a watchdog
     values = [f"{words.value}{words.colon}{value}"] if value else []
     values += [f"{words.threshold}{words.colon}{threshold}"] if threshold else []
     labels = _spell(own)
     description = clean(notes.get("description", ""), _DESCRIPTION, lines=True)
     return Item(
         firing=alert.firing,
-        summary=" ".join([summary, *(f"({text})" for text in differing)]),
+        severity=alert.labels.get("severity", ""),
+        summary=summary + (words.aside.format(words.comma.join(differing)) if differing else ""),
         description=tuple(line.strip() for line in description.split("\n") if line.strip()),
         value=words.comma.join(values),
         labels=f"{words.labels}{words.colon}{labels}" if labels else "",

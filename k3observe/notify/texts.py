@@ -29,6 +29,7 @@ class Words:
     merged: str
     colon: str
     comma: str
+    aside: str
     severities: Mapping[str, str]
     actions: Mapping[str, str]
 
@@ -54,6 +55,7 @@ WORDS: Mapping[str, Words] = {
         merged="{n} notifications in one message, to keep within the robot's rate limit",
         colon=": ",
         comma=", ",
+        aside=" ({})",
         severities={"critical": "critical", "warning": "warning", "info": "info"},
         actions={
             "scale_out": "scale out",
@@ -83,6 +85,7 @@ WORDS: Mapping[str, Words] = {
         merged="受机器人频率限制，{n} 次通知已合并为一条",
         colon="：",
         comma="，",
+        aside="（{}）",
         severities={"critical": "严重", "warning": "警告", "info": "提示"},
         actions={
             "scale_out": "扩容",

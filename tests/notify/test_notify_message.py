@@ -88,7 +88,8 @@ def test_what_does_not_fit_is_counted_and_the_most_urgent_come_first(platform: s
     alerts.append(alert("EngineDown", labels={"severity": "critical"}, summary="引擎失联"))
     said = message(webhook(alerts, truncatedAlerts=7), language=language)
     written = text(platform, said)
-    shown = written.count("🔴")
+    assert written.count("🔴") == 1
+    shown = 1 + written.count("🟠")
     assert 5 < shown <= MAX_ALERTS
     assert more.format(301 + 7 - shown) in written
     assert written.index("引擎失联") < written.index("KV 缓存即将耗尽")
@@ -129,10 +130,29 @@ def test_labels_that_all_alerts_share_are_told_once() -> None:
     assert [item.labels for item in said.items] == ["Labels: engine=0", "Labels: engine=1"]
 
 
-def test_alerts_of_different_severity_each_tell_theirs() -> None:
-    said = message(webhook([alert("A"), alert("B", labels={"severity": "critical"})]), language="zh-CN")
-    assert [item.summary[-4:] for item in said.items] == ["(严重)", "(警告)"]
+@pytest.mark.parametrize("platform", LIMITS)
+def test_alerts_of_different_severity_and_action_each_tell_theirs_in_the_punctuation_of_the_language(
+    platform: str,
+) -> None:
+    alerts = [alert("A"), alert("B", labels={"severity": "critical", "action": "investigate"}),
+              alert("C", labels={"severity": "info"}), alert("D", "resolved", labels={"severity": "critical"})]
+    said = message(webhook(alerts), language="zh-CN")
+    assert [item.summary.partition("（")[2] for item in said.items] == [
+        "严重，排查）", "警告，扩容）", "提示，扩容）", "严重，扩容）"]
     assert said.severity == "critical"
+    written = text(platform, said)
+    assert re.findall("[🔴🟠🔵🟢]", written) == ["🔴", "🟠", "🔵", "🟢"]
+    assert "(严重" not in written
+    assert message(webhook(alerts)).items[0].summary.endswith(" (critical, investigate)")
+
+
+@pytest.mark.parametrize(("notes", "shown"), [
+    ({"value": "0"}, ""), ({"value": "1"}, ""), ({"value": "1e+06"}, ""), ({}, ""),
+    ({"value": "97%"}, "Value: 97%"), ({"value": "12 s"}, "Value: 12 s"),
+    ({"value": "0.42", "threshold": "0.3"}, "Value: 0.42, threshold: 0.3"),
+])
+def test_a_value_without_unit_and_threshold_says_nothing_and_is_left_out(notes: dict[str, str], shown: str) -> None:
+    assert message(webhook([alert(**notes)])).items[0].value == shown
 
 
 def test_an_owner_label_alone_never_mentions_everybody() -> None:
