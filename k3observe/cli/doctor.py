@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 _WORDS = {
     "en": {"source": "source", "signal": "signal", "state": "state", "value": "value", "series": "series",
            "metric": "metric", "why": "why, and what to do", "alert": "alert", "armed": "armed", "blind": "blind",
+           "untold": "not told by this device",
            "unplanned": "not rendered", "unknown": "unknown version", "none": "not in these sources",
            "panels": "panels", "panel": "empty panel", "dashboard": "dashboard",
            "remedies": "what arms more, the most helpful first:"},
     "zh-CN": {"source": "数据源", "signal": "信号", "state": "状态", "value": "值", "series": "序列", "metric": "指标",
-              "why": "原因与处理", "alert": "告警", "armed": "有效", "blind": "失明", "unplanned": "未生成",
+              "why": "原因与处理", "alert": "告警", "armed": "有效", "blind": "失效", "unplanned": "未生成",
+              "untold": "该设备不提供",
               "unknown": "版本未知", "none": "所给数据源未提供", "panels": "面板", "panel": "空面板",
               "dashboard": "看板", "remedies": "如何启用更多告警（收效大者在前）："},
 }  # fmt: skip
-_STATES = {"alive": "正常", "unused": "未使用", "missing": "缺失", "wrong": "异常"}
-_COLOURS = {"alive": "green", "unused": "yellow", "missing": "red", "wrong": "magenta"}
+_STATES = {"alive": "正常", "unused": "未使用", "untold": "设备不提供", "missing": "缺失", "wrong": "异常"}
+_COLOURS = {"alive": "green", "unused": "yellow", "untold": "yellow", "missing": "red", "wrong": "magenta"}
 
 
 @click.command("doctor")
@@ -51,7 +53,8 @@ def command(
     """Say which signals and alerts are alive in /metrics, which are blind, and the one change that opens their eyes.
 
     SOURCE is a URL (http://host:8000/metrics), host:port, a captured file, or - for standard input; give the engine
-    and its sidecars together. Exit code 0 when every planned alert is armed, 1 otherwise, 2 for unreadable input.
+    and its sidecars together. Exit code 0 when every planned alert is armed or needs what the
+    device does not have, 1 otherwise, 2 for unreadable input.
 
     \b
     k3observe doctor http://10.0.0.1:8000/metrics http://10.0.0.1:19303/metrics
@@ -151,7 +154,7 @@ def document(report: Report, language: str) -> dict[str, Any]:
             for row in report.signals
         ],
         "alerts": [
-            {"alert": row.alert, "service": row.service, "state": "armed" if row.armed else "blind",
+            {"alert": row.alert, "service": row.service, "state": row.state,
              "planned": row.planned, "reason": text(row.reason), "fix": text(row.fix)}
             for row in report.alerts
         ],
@@ -183,7 +186,8 @@ def _show(report: Report, catalogue: Catalogue, language: str) -> None:
         click.echo(f"  {note.get(language)}")
     usable = {row.signal for row in report.signals if row.usable}
     # what one source lacks and another has is no news
-    shown = [row for row in report.signals if row.source and (row.state != "missing" or row.signal not in usable)]
+    shown = [row for row in report.signals
+             if row.source and (row.state not in ("untold", "missing") or row.signal not in usable)]
     rows = [
         [row.signal, *([row.source] if several else []), _STATES[row.state] if language != "en" else row.state,
          "" if row.value is None else f"{row.value:.6g}", str(row.series or ""), row.metric, _why(row, language)]
@@ -202,9 +206,9 @@ def _show(report: Report, catalogue: Catalogue, language: str) -> None:
     _table(
         [words["alert"], *(["service"] if services else []), words["state"], words["why"]],
         [[row.alert, *([row.service or ""] if services else []),
-          words["armed"] if row.armed else words["blind" if row.planned else "unplanned"], _why(row, language)]
+          words[row.state if row.planned else "unplanned"], _why(row, language)]
          for row in report.alerts],
-        ["green" if row.armed else "red" if row.planned else "yellow" for row in report.alerts],
+        ["green" if row.armed else "red" if row.planned and not row.untold else "yellow" for row in report.alerts],
     )  # fmt: skip
     armed = sum(panel.armed for panel in report.panels)
     click.echo(f"\n{words['panels']}: {armed}/{len(report.panels)} {words['armed']}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from k3observe.catalogue import Catalogue, Gap, Text, Version
@@ -34,11 +35,20 @@ class Reading:
         return (self.asked, self.asked) if self.asked else (self.identity.oldest, self.identity.newest)
 
 
+class Why(NamedTuple):
+    """Why a signal is no good, and what mends it; ``untold``: the device does not have it, which nothing need mend."""
+
+    reason: Text
+    fix: Text | None
+    untold: bool = False
+
+
 @dataclass(frozen=True)
 class AlertFinding:
     """An alert of a service (None without a configuration). ``planned`` is False for one that is not rendered.
 
     ``wants`` is all that it lacks, None standing for what nothing gives; ``reason`` and ``fix`` are the first of it.
+    ``untold``: only what this device does not have; an alert that has other terms is armed, and says so in ``reason``.
     """
 
     alert: str
@@ -48,6 +58,12 @@ class AlertFinding:
     reason: Text | None = None
     fix: Text | None = None
     wants: tuple[Text | None, ...] = ()
+    untold: bool = False
+
+    @property
+    def state(self) -> str:
+        """armed, untold or blind."""
+        return "armed" if self.armed else "untold" if self.untold else "blind"
 
 
 @dataclass(frozen=True)
@@ -73,8 +89,8 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """True when every planned alert is armed."""
-        return all(alert.armed for alert in self.alerts if alert.planned)
+        """True when every planned alert is armed, but for what the devices do not have."""
+        return all(alert.armed or alert.untold for alert in self.alerts if alert.planned)
 
     @property
     def remedies(self) -> list[Remedy]:
@@ -164,7 +180,8 @@ def _needs(signal: str, catalogue: Catalogue, pack: Pack) -> list[str]:
 
 def _best(rows: Sequence[Finding]) -> Finding | None:
     """The row that decides: a usable one, else one that can be mended, else any."""
-    return min(rows, key=lambda row: (not row.usable, row.state == "missing", row.fix is None), default=None)
+    return min(rows, default=None,
+               key=lambda row: (not row.usable, row.state in ("untold", "missing"), row.fix is None))
 
 
 def _shipped(found: Sequence[tuple[Reading, list[str], Finding]], catalogue: Catalogue, pack: Pack
@@ -173,15 +190,19 @@ def _shipped(found: Sequence[tuple[Reading, list[str], Finding]], catalogue: Cat
     alerts = []
     for alert in pack.alerts.values():
         needs = [need for signal in alert.signals for need in _needs(signal, catalogue, pack)]
-        alerts.append(_alert(alert.name, None, [_blind(need, rows.get(need, []), engine) for need in needs]))
+        instead = any(row.usable for signal in alert.uses for row in rows.get(signal, []))
+        alerts.append(_alert(alert.name, None, [_blind(need, rows.get(need, []), engine) for need in needs], instead))
     return alerts
 
 
-def _alert(name: str, service: str | None, told: Sequence[tuple[Text, Text | None] | None]) -> AlertFinding:
-    """``told`` is for each signal that the alert needs why it is blind, None where it is not."""
-    blind = [why for why in told if why is not None]
-    reason, fix = blind[0] if blind else (None, None)
-    return AlertFinding(name, service, not blind, True, reason, fix, tuple(fix for _, fix in blind))
+def _alert(name: str, service: str | None, told: Sequence[Why | None], instead: bool) -> AlertFinding:
+    """``told`` is for each signal that the alert needs why it is no good; ``instead``: it has a term with another."""
+    blind = sorted((why for why in told if why is not None), key=lambda why: why.untold)
+    if not blind:
+        return AlertFinding(name, service, True)
+    untold = blind[0].untold
+    return AlertFinding(name, service, untold and instead, True, blind[0].reason, blind[0].fix,
+                        tuple(why.fix for why in blind if not why.untold), untold)  # fmt: skip
 
 
 def _panels(
@@ -199,7 +220,7 @@ def _panels(
                 continue
             needs = [need for signal in panel.needs for need in _needs(signal, catalogue, pack)]
             blind = next((why for need in needs if (why := _blind(need, rows.get(need, []), engine))), None)
-            yield PanelFinding(board.title, panel.title, blind is None, *(blind or (None, None)))
+            yield PanelFinding(board.title, panel.title, blind is None, *(blind[:2] if blind else (None, None)))
 
 
 def _engine(found: Sequence[tuple[Reading, list[str], Finding]], catalogue: Catalogue) -> str:
@@ -214,14 +235,14 @@ def _by_signal(rows: Iterable[Finding]) -> dict[str, list[Finding]]:
     return found
 
 
-def _blind(signal: str, rows: Sequence[Finding], engine: str) -> tuple[Text, Text | None] | None:
+def _blind(signal: str, rows: Sequence[Finding], engine: str) -> Why | None:
     best = _best(rows)
     if best is None:
-        return _no_source(signal, engine)
+        return Why(*_no_source(signal, engine))
     if best.usable:
         return None
     reason = best.reason or Text("no series", "没有序列")
-    return Text(f"{signal}: {reason.en}", f"{signal}：{reason.zh}"), best.fix
+    return Why(Text(f"{signal}: {reason.en}", f"{signal}：{reason.zh}"), best.fix, best.state == "untold")
 
 
 def _no_source(signal: str, engine: str) -> tuple[Text, Text | None]:
@@ -243,18 +264,20 @@ def _planned(found: Sequence[tuple[Reading, list[str], Finding]], plan: Plan) ->
     for armed in plan.armed:
         service, name = armed.service.name, armed.alert.name
         needs = [need for signal in armed.alert.signals for need in _needs(signal, plan.catalogue, plan.pack)]
-        alerts.append(_alert(name, service, [_blind_in_plan(need, service, found, plan) for need in needs]))
+        instead = any(plan.has(service, signal) and _blind_in_plan(signal, service, found, plan) is None
+                      for signal in armed.alert.uses)  # fmt: skip
+        alerts.append(_alert(name, service, [_blind_in_plan(need, service, found, plan) for need in needs], instead))
     alerts += [AlertFinding(blind.alert.name, blind.service.name, False, False, blind.reason, blind.fix,
                             () if blind.wanted else wants(plan, blind)) for blind in plan.blind]  # fmt: skip
     return alerts
 
 
 def _blind_in_plan(signal: str, service: str, found: Sequence[tuple[Reading, list[str], Finding]], plan: Plan
-                   ) -> tuple[Text, Text | None] | None:  # fmt: skip
+                   ) -> Why | None:  # fmt: skip
     entry = plan.entry(service, signal)
     if entry is None:  # worked out from the configuration alone
         gap = plan.sources[service].get(signal)
-        return (gap.reason, gap.fix) if isinstance(gap, Gap) and not plan.has(service, signal) else None
+        return Why(gap.reason, gap.fix) if isinstance(gap, Gap) and not plan.has(service, signal) else None
     of_source = "engine_up" if entry.source == "prometheus" else entry.source
     rows = [row for reading, services, row in found
             if row.signal == signal and service in services
@@ -263,7 +286,7 @@ def _blind_in_plan(signal: str, service: str, found: Sequence[tuple[Reading, lis
         return _blind(signal, rows, entry.source)
     own = {"engine_up": plan.services[service].engine.name, "exporter_up": "sidecar"}
     title = plan.catalogue.sources[own.get(signal, entry.source)].title
-    return (Text(f"{signal}: comes from {title}, which is not among the sources given",
+    return Why(Text(f"{signal}: comes from {title}, which is not among the sources given",
                  f"{signal}：来自 {title}，但所给的数据源中没有它"),
             Text(f"give the /metrics of {title} too", f"请同时提供 {title} 的 /metrics"))  # fmt: skip
 
@@ -277,7 +300,7 @@ def _derived(signals: Sequence[Finding], catalogue: Catalogue, pack: Pack) -> li
         there = [row for row in needs if row is not None]
         if not there or len(there) < len(needs):
             continue
-        worst = max(there, key=lambda row: ("alive", "unused", "missing", "wrong").index(row.state))
+        worst = max(there, key=lambda row: ("alive", "unused", "untold", "missing", "wrong").index(row.state))
         reason = worst.reason and Text(f"{worst.signal}: {worst.reason.en}", f"{worst.signal}：{worst.reason.zh}")
         found.append(Finding(name, worst.source, worst.state, "", 0, _ratio(name, rows), reason, worst.fix))
     return found

@@ -1,4 +1,7 @@
-"""The state of every signal in one exposition: alive, unused, missing or wrong, with the reason and what to do."""
+"""The state of every signal in one exposition, with the reason and what to do.
+
+Alive, unused (it waits for its first event), untold (a property of the device: nothing to mend), missing or wrong.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from k3observe.catalogue.reading import count, matches, read
 from k3observe.live.detect import Identity
 from k3observe.live.exposition import Exposition, Sample
 
-State = Literal["alive", "unused", "missing", "wrong"]
+State = Literal["alive", "unused", "untold", "missing", "wrong"]
 
 STALE_SECONDS = 300.0
 """Prometheus forgets a series after five minutes; an older timestamp is never seen."""
@@ -21,6 +24,7 @@ STALE_SECONDS = 300.0
 _UNIT_LIMITS = {"ratio": (0.0, 1.0), "bool": (0.0, 1.0), "bytes": (0.0, math.inf), "count": (0.0, math.inf),
                 "celsius": (-50.0, 200.0), "watts": (0.0, 20_000.0), "seconds": (0.0, math.inf)}  # fmt: skip
 _ABOVE_ONE = ("expert_load_variance", "expert_rank_load")
+_READ_OK = "k3_accelerator_read_success"
 _SMALLEST_DEVICE = 2.0**30
 """A total memory below 1 GiB is not in bytes."""
 
@@ -154,7 +158,13 @@ class Examination:
         if entry.lazy:
             return _with(found, "unused", Text("no series before the first event", "首次事件之前没有序列"), None)
         if own and self._switched_on(entry):
-            return _with(found, "missing", Text("neither the device nor its driver tells it", "设备或驱动不提供"), None)
+            if not signal.name.startswith("accelerator"):
+                return _with(found, "missing", Text("its collector runs and has no reading of it yet",
+                                                    "采集器已运行，但尚无读数"), None)  # fmt: skip
+            if any(value == 0 for _, value in self._rows(_READ_OK)):
+                return _with(found, "missing", Text(f"a device does not answer ({_READ_OK} is 0)",
+                                                    f"有设备没有响应（{_READ_OK} 为 0）"), None)  # fmt: skip
+            return _with(found, "untold", Text("not told by this device", "该设备不提供"), None)
         title = f"{self.source.title} {self._versions()[0] or ''}".rstrip()
         fix = Text(f"give the output of {self.source.title} itself, and check that its metrics are on",
                    f"请提供 {self.source.title} 自身的输出，并确认其指标已开启")  # fmt: skip

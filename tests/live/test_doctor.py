@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from k3observe.catalogue import Version, load
+from k3observe.catalogue import Text, Version, load
+from k3observe.config import loads
 from k3observe.live.detect import identify, wanted_names
 from k3observe.live.doctor import Reading, Report, examine
 from k3observe.live.exposition import parse
 from k3observe.live.exposition_source import read
 from k3observe.live.signals import Finding
+from k3observe.plan import plan
 from k3observe.rules import load as load_rules
 
 from .synthetic import exposition
@@ -194,9 +197,44 @@ def test_engine_and_sidecar_together_arm_the_alerts_on_experts() -> None:
 def test_what_a_device_does_not_tell_is_not_to_be_switched_on_again() -> None:
     rows = signals(report('k3_accelerator_temperature_celsius{vendor="nvidia",device="0",uuid="GPU-0"} 50\n'))
     health, fault, balance = (rows[name] for name in ("accelerator_health", "accelerator_fault", "expert_balance"))
-    assert (health.state, why(health)) == ("missing", "neither the device nor its driver tells it")
+    assert (health.state, why(health)) == ("untold", "not told by this device")
     assert (fault.state, why(fault)) == ("unused", "no series before the first event")
     assert why(balance).endswith("add sidecar: {collect: [experts]}")
+
+
+DEVICE = "".join(f'k3_accelerator_{name}{{vendor="nvidia",device="0",uuid="GPU-0"}} {value}\n' for name, value in (
+    ("memory_used_bytes", 6e10), ("memory_reserved_bytes", 1e9), ("memory_total_bytes", 1e11),
+    ("temperature_celsius", 50), ("throttled", 0), ("row_remap_failure", 0), ("read_success", 1),
+    ("last_read_timestamp_seconds", NOW))) + 'k3_accelerators_visible{vendor="nvidia"} 1\n'  # fmt: skip
+
+
+def on_device(sidecar: str) -> Report:
+    loaded = loads("""
+version: 1
+stack: k3
+services:
+  - {name: k3, engine: {name: vllm, version: "0.28"}, targets: ["a:8000"], accelerators: {per_node: 1},
+     sidecar: {collect: [gpu]}}
+""")
+    readings = []
+    for text in (exposition("vllm", "0.28.0"), sidecar):
+        found = parse(iter([text.encode()]), "x", WANTED)
+        identity = identify(found, CATALOGUE)
+        assert identity is not None
+        readings.append(Reading(found, identity))
+    return examine(readings, CATALOGUE, PACK, NOW, plan(loaded, CATALOGUE, PACK))
+
+
+def test_what_this_device_does_not_have_is_said_and_is_no_failure() -> None:
+    found = on_device(DEVICE)
+    alerts = {alert.alert: alert for alert in found.alerts}
+    assert found.healthy, [alert for alert in found.alerts if alert.planned and not alert.armed]
+    health, link = alerts["AcceleratorUnhealthy"], alerts["AcceleratorLinkDown"]
+    assert health.state == "armed", "XID and memory errors are terms of their own"
+    assert health.reason == Text("accelerator_health: not told by this device", "accelerator_health：该设备不提供")
+    assert (link.state, link.wants) == ("untold", ())
+    hung = on_device(re.sub(r"(read_success\{.*\}) 1", r"\1 0", DEVICE))
+    assert not hung.healthy, "a device that does not answer may have what it does not tell"
 
 
 @pytest.mark.parametrize(
