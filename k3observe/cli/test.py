@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ def command(folder: Path, form: str) -> int:
     from k3observe.config.errors import ConfigError, Problem
     from k3observe.lint.programs import run_tests
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else its children would go on
     bundle.recover(folder)
     files = sorted((folder / "prometheus" / "tests").glob("*.yml"))
     if not files:

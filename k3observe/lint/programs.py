@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -33,13 +34,49 @@ class Tested(NamedTuple):
 
 
 def run_tests(files: Sequence[Path]) -> Iterator[Tested]:
-    """Run promtool's unit tests of rules, a process a file and as many at once as there are cores, in order."""
+    """Run promtool's unit tests of rules, a process a file and as many at once as there are cores, in order.
+
+    Whoever stops to iterate, by an interrupt say, ends those that run.
+    """
+    path, running = _path("promtool"), _Running()
 
     def run(file: Path) -> Tested:
-        return Tested(file, *promtool("test", "rules", str(file)))
+        return Tested(file, *running.run([str(path), "test", "rules", str(file)]))
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
         yield from pool.map(run, files)
+    finally:
+        running.end()
+        pool.shutdown(cancel_futures=True)
+
+
+class _Running:
+    """Processes that are ended together; after that none is started."""
+
+    def __init__(self) -> None:
+        self._lock, self._ended = threading.Lock(), False
+        self._processes: set[subprocess.Popen[str]] = set()
+
+    def run(self, command: Sequence[str]) -> tuple[bool, str]:
+        """Run a command to its end; return whether that was a good one, and what it said."""
+        with self._lock:
+            if self._ended:
+                return False, ""
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+            self._processes.add(process)
+        said, _ = process.communicate()
+        with self._lock:
+            self._processes.discard(process)
+        return process.returncode == 0, said.strip()
+
+    def end(self) -> None:
+        """Kill what runs."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                process.kill()
 
 
 @cache
@@ -54,12 +91,15 @@ def program(name: str) -> Path:
             raise missing from None
 
 
-def _run(name: str, arguments: Sequence[str], folder: Path | None) -> tuple[bool, str]:
+def _path(name: str) -> Path:
     try:
-        path = program(name)
+        return program(name)
     except BinaryMissingError as error:
         raise ConfigError([Problem(str(error), file=name)]) from None
+
+
+def _run(name: str, arguments: Sequence[str], folder: Path | None) -> tuple[bool, str]:
     done = subprocess.run(
-        [str(path), *arguments], capture_output=True, text=True, errors="replace", cwd=folder, check=False
+        [str(_path(name)), *arguments], capture_output=True, text=True, errors="replace", cwd=folder, check=False
     )
     return done.returncode == 0, (done.stdout + done.stderr).strip()

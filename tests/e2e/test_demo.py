@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from k3observe.drill.binaries import Release
+from k3observe.drill.servers import wait_until
 
 from .room import K3OBSERVE, end_session, k3observe, members, nothing_left
 
@@ -120,6 +121,26 @@ def test_ended_in_the_middle_it_leaves_nothing_running(
         process.send_signal(number)
         assert process.wait(20) == status
         nothing_left(process.pid)
+    assert "Traceback" not in output.read_text()
+
+
+@needs_servers
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_ended_while_the_unit_tests_run_it_ends_them_at_once(
+    number: signal.Signals, toolset: Release, prometheus_bin: Path, alertmanager_bin: Path, promtool: Path,
+    c_compiler: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    output = tmp_path / "output"
+    with demo(output, "-o", str(tmp_path / "demo")) as process:
+        said(output, r"\$ promtool test rules", 60, process)
+        wait_until(lambda: any("promtool test" in argv for argv in members(process.pid).values()), "promtool runs", 10,
+                   every=0.02)
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(20) == 130
+        took = time.monotonic() - began
+        nothing_left(process.pid, seconds=0.5)
+    assert took < 3
     assert "Traceback" not in output.read_text()
 
 
