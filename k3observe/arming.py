@@ -138,6 +138,10 @@ def _arm(
         level: Path = ("services", index) if own.threshold is not None else ()
         path = (*level, "alerts", alert.name, "threshold")
     problems.update(dict.fromkeys(_problems(alert, settings, threshold, path)))
+    if alert.codes_of is not None and own.codes is None and stack.codes is None:
+        levels = (service.alerts, plan.config.alerts)
+        theirs = (level[alert.codes_of].codes for level in levels if alert.codes_of in level)
+        settings = replace(settings, codes=tuple(next((codes for codes in theirs if codes), alert.codes)))
     return Armed(alert, service, settings)
 
 

@@ -123,6 +123,7 @@ class Alert(_Part):
     value_unit: Unit | None = None
     params: Mapping[str, Quantity] = {}
     codes: list[int] = Field([], description="Error codes that count")
+    codes_of: Name | None = Field(None, description="Alert whose codes it has, unless its own are set")
     facts: list[str] = Field([], description="Facts of the service that the expression uses")
     keep: list[LabelName] = Field([], description="Labels kept beyond stack, service and the identity labels")
     expr: str

@@ -139,7 +139,7 @@ def _known(plan: Plan, rule: Rule, service: Service) -> dict[str, Any]:
     return circumstances(plan, service.name) | {
         "threshold": settings.threshold, "params": dict(settings.params), "for_": settings.for_.seconds / 60,
         "window": settings.window.seconds / 60 if settings.window else None,
-        "code": next(iter(settings.codes), None), **_around(plan, service.name, rule),
+        "code": next(iter(settings.codes), None), "codes": settings.codes, **_around(plan, service.name, rule),
     }  # fmt: skip
 
 
