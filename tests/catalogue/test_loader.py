@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from k3observe.catalogue import Catalogue, Entry, Gap, Version, load
+from k3observe.catalogue.reading import read
 from k3observe.config.errors import ConfigError
 from k3observe.exporters import families
 
@@ -126,3 +127,11 @@ def test_a_flag_that_is_missing_makes_a_gap_that_names_it(catalogue: Catalogue) 
     assert isinstance(
         catalogue.entry("sglang", "expert_balance", Version.parse("0.5.23"), {"balancedness_report": "both"}), Entry
     )
+
+
+def test_a_call_that_failed_is_no_npu_link_that_is_down(catalogue: Catalogue) -> None:
+    entry = catalogue.entry("npu-exporter", "accelerator_link_up", None, {})
+    assert isinstance(entry, Entry)
+    raw = {"0": 1.0, "1": 0.0, "2": -1.0}
+    found = read(catalogue.signals[entry.signal], entry, lambda name: [({"id": i}, v) for i, v in raw.items()], 0.0)
+    assert sorted(found.values()) == [0.0, 1.0]
