@@ -11,6 +11,7 @@ from k3observe.config.errors import Path, Problem
 from k3observe.config.model import AlertSettings, Service
 from k3observe.config.values import Duration
 from k3observe.expert_source import Lack
+from k3observe.facts import ASCEND_ENGINES
 from k3observe.rules import Alert
 from k3observe.thresholds import Threshold, derived_threshold
 
@@ -104,13 +105,18 @@ def _arm(
             alert, service,
             Text(f"means nothing for the role {service.role}", f"对角色 {service.role} 没有意义"),
             wanted=True)  # fmt: skip
+    ascend = known["accelerator"] == "ascend" or service.engine.name in ASCEND_ENGINES
+    if alert.suits.accelerators == ("nvidia" if ascend else "ascend"):
+        what = Text("does not apply to Ascend", "不适用于昇腾") if ascend else Text(
+            "does not apply to NVIDIA", "不适用于 NVIDIA")  # fmt: skip
+        return Blind(alert, service, what, wanted=True)
     for fact, value in alert.suits.when.items():
         if not meets(known.get(fact), value):
             actual = known.get(fact)
             if isinstance(actual, Lack):
                 return Blind(alert, service, actual.reason, actual.fix)
             reason = alert.suits.reason or Text(f"{fact} is {actual}", f"{fact} 为 {actual}")
-            return Blind(alert, service, reason, alert.suits.fix)
+            return Blind(alert, service, reason, alert.suits.fix_of.get(service.engine.name, alert.suits.fix))
     given = own.threshold if own.threshold is not None else stack.threshold
     params = {**alert.params, **stack.params, **own.params}
     entry = plan.entry(service.name, alert.signals[0]) if alert.signals else None

@@ -22,6 +22,10 @@ _RESERVED = {"vllm": 0.92, "vllm-ascend": 0.92, "sglang": 0.88, "mindie": 0.9}
 _RESERVED_OLD = {**_RESERVED, "vllm": 0.9, "vllm-ascend": 0.9}
 
 
+ASCEND_ENGINES = frozenset({"vllm-ascend", "mindie"})
+"""Engines that run on Ascend alone."""
+
+
 class Objective(NamedTuple):
     """A quantile of a latency, and the seconds it must stay under."""
 

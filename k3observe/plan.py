@@ -19,7 +19,8 @@ from k3observe.config.loader import Loaded
 from k3observe.config.model import AlertSettings, Config, Service
 from k3observe.config.values import Duration
 from k3observe.expert_source import LOADS, Lack
-from k3observe.facts import facts
+from k3observe.facts import ASCEND_ENGINES, facts
+from k3observe.render.template import expand
 from k3observe.rules import Pack
 
 __all__ = ["Armed", "Blind", "Plan", "Settings", "exporter_jobs", "plan"]
@@ -248,7 +249,7 @@ def _no_exporter(service: Service, signal: str) -> Gap:
         reason = Text("the configuration names no accelerators", "配置里没有写加速卡")
         if signal == "exporter_up":
             reason = Text("no exporter runs beside the engine", "引擎旁没有部署 exporter")
-        ascend = service.engine.name in ("vllm-ascend", "mindie")
+        ascend = service.engine.name in ASCEND_ENGINES
         kind, collector = ("ascend", "npu") if ascend else ("nvidia", "gpu")
         what = f"accelerators: {{kind: {kind}, per_node: …}}", f"sidecar: {{collect: [{collector}]}}"
         fix = Text("add {} and {}".format(*what), "加上 {} 和 {}".format(*what))

@@ -53,9 +53,11 @@ class Suits(_Part):
     """Services the alert is for; others are left out with the reason."""
 
     roles: frozenset[Literal["unified", "prefill", "decode"]] = frozenset({"unified", "prefill", "decode"})
+    accelerators: Literal["nvidia", "ascend"] | None = Field(None, description="Kind of devices it means anything for")
     when: Mapping[str, Any] = {}
     reason: Both | None = None
     fix: Both | None = None
+    fix_of: Mapping[str, Both] = Field({}, description="Engine to its own fix, instead of that for all")
 
 
 class Bounds(_Part):

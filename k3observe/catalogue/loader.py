@@ -164,7 +164,11 @@ def _source(document: Node, signals: Mapping[str, Signal], known: Mapping[str, S
         for entry in base.entries
         if entry.signal not in listed
     ]
-    gaps += [replace(gap, source=name) for gap in base.gaps if gap.signal not in listed]
+    gaps += [
+        replace(gap, source=name, reason=_of(gap.reason, base, shell), fix=gap.fix and _of(gap.fix, base, shell))
+        for gap in base.gaps
+        if gap.signal not in listed
+    ]
     return replace(shell, entries=tuple(entries), gaps=tuple(gaps))
 
 
@@ -182,6 +186,14 @@ def _mark(node: Node) -> Mark:
 def _inherited(entry: Entry, source: Source, base: Source) -> Evidence:
     """An inherited entry was seen on its own engine only, unless the source overrides that very engine."""
     return entry.evidence if source.name == base.name else source.evidence
+
+
+def _of(text: Text, base: Source, source: Source) -> Text:
+    """A sentence on an engine, said of the one that extends it."""
+    title = re.compile(rf"(?<![\w-]){re.escape(base.title)}(?![\w-])") if base.title else None
+    if title is None or base.title == source.title:
+        return text
+    return Text(title.sub(lambda _: source.title, text.en), title.sub(lambda _: source.title, text.zh))
 
 
 def _gap(node: Node, source: str, signal: str) -> Gap:

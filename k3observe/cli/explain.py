@@ -57,7 +57,10 @@ def command(alert: str | None, file: Path, service: str | None, form: str) -> in
 
 
 def report(plan: Plan, service: str | None = None) -> dict[str, Any]:
-    """The plan as plain data: per service its armed alerts, the others with reason and fix, and what would arm them."""
+    """The plan as plain data: per service its armed alerts, those that are not and why, and what would arm them.
+
+    ``left_out`` are those that are switched off, or mean nothing for the service: nobody need mend that.
+    """
     from k3observe.remedies import of_plan
 
     language, found = plan.config.language, of_plan(plan)
@@ -70,15 +73,14 @@ def report(plan: Plan, service: str | None = None) -> dict[str, Any]:
              "unit": a.alert.unit, "for": str(a.settings.for_), "evidence": _evidence(plan, item.name, a.alert.signals)}
             for a in plan.armed if a.service.name == item.name
         ]  # fmt: skip
-        blind = [
-            {"alert": b.alert.name, "reason": b.reason.get(language), "fix": b.fix.get(language) if b.fix else None,
-             "wanted": b.wanted}
-            for b in plan.blind if b.service.name == item.name
-        ]  # fmt: skip
+        blind, wanted = ([
+            {"alert": b.alert.name, "reason": b.reason.get(language), "fix": b.fix.get(language) if b.fix else None}
+            for b in plan.blind if b.service.name == item.name and b.wanted is kind
+        ] for kind in (False, True))  # fmt: skip
         mend = [{"changes": [change.get(language) for change in row.changes], "alerts": list(row.alerts)}
                 for row in found if row.service == item.name]  # fmt: skip
         services.append({"service": item.name, "engine": item.engine.name, "version": item.engine.version,
-                         "armed": armed, "not_armed": blind, "remedies": mend})  # fmt: skip
+                         "armed": armed, "not_armed": blind, "left_out": wanted, "remedies": mend})  # fmt: skip
     return {"stack": plan.config.stack, "services": services}
 
 
@@ -125,10 +127,10 @@ def unheard(plan: Plan) -> Iterator[str]:
 
 
 _WORDS = {
-    "en": {"armed": "armed", "not_armed": "not armed", "threshold": "threshold", "for": "for",
+    "en": {"armed": "armed", "not_armed": "not armed", "left_out": "left out", "threshold": "threshold", "for": "for",
            "doubt": "known from documentation only", "newest": "newest",
            "remedies": "what arms more, the most helpful first:"},
-    "zh-CN": {"armed": "已启用", "not_armed": "未启用", "threshold": "阈值", "for": "持续",
+    "zh-CN": {"armed": "已启用", "not_armed": "未启用", "left_out": "未纳入", "threshold": "阈值", "for": "持续",
               "doubt": "仅据文档，未经实测", "newest": "最新版本",
               "remedies": "如何启用更多告警（收效大者在前）："},
 }  # fmt: skip
@@ -146,9 +148,10 @@ def _text(document: dict[str, Any], language: str) -> str:
             doubt = "" if item["evidence"] == "exposition" else f" ({words['doubt']})"
             told = f"{threshold} {words['for']} {item['for']}, {item['severity']}{doubt}"
             lines.append(f"  {words['armed']:9}  {item['alert']}:{told}")
-        for item in service["not_armed"]:
-            fix = f"; {item['fix']}" if item["fix"] else ""
-            lines.append(f"  {words['not_armed']:9}  {item['alert']}: {item['reason']}{fix}")
+        for kind in ("not_armed", "left_out"):
+            for item in service[kind]:
+                fix = f"; {item['fix']}" if item["fix"] else ""
+                lines.append(f"  {words[kind]:9}  {item['alert']}: {item['reason']}{fix}")
     return "\n".join(lines)
 
 

@@ -60,3 +60,39 @@ def test_render_logs_a_line_a_change_and_no_more_of_a_large_stack(
     assert len(rest) == 9
     assert rest[-1].startswith("  … ")
     assert "notify.routes.default" in unheard
+
+
+ENGINES = """\
+version: 1
+stack: k3
+catalogue: [mine.yaml]
+services:
+  - {name: npu, engine: {name: vllm-ascend, version: "0.23"}, targets: ["a:1"], accelerators: {kind: ascend},
+     sidecar: {collect: [npu]}}
+  - {name: own, engine: {name: mine, args: {prefix_caching: false}}, targets: ["b:1"]}
+  - {name: up, engine: {name: vllm, args: {prefix_caching: false}}, targets: ["c:1"]}
+"""
+MINE = "name: mine\ntitle: Mine\nkind: engine\nextends: vllm\n"
+
+
+def test_what_is_said_is_said_of_this_engine_and_this_kind_of_device(k3observe: Run, config: Path) -> None:
+    config.write_text(ENGINES)
+    (config.parent / "mine.yaml").write_text(MINE)
+    rows = json.loads(k3observe("explain", "--output", "json").stdout)["services"]
+    npu, own, up = ({item["alert"]: item for kind in ("not_armed", "left_out") for item in row[kind]} for row in rows)
+    assert npu["AcceleratorApplicationError"]["reason"] == "does not apply to Ascend"
+    assert npu["AcceleratorApplicationError"] in rows[0]["left_out"]
+    assert npu["RequestsRejected"]["fix"].startswith("use vLLM-Ascend >=0.32")
+    assert "plugin," not in str([item["fix"] for item in npu.values()]), "its EPLB is not the one the plugin reads"
+    assert "vLLM" not in str([own[name] for name in ("KVCacheHitRatioLow", "ExpertBalanceLow")])
+    assert "--enable-prefix-caching" not in own["KVCacheHitRatioLow"]["fix"]
+    assert "--enable-prefix-caching" in up["KVCacheHitRatioLow"]["fix"]
+
+
+def test_render_counts_what_explain_lists_as_not_armed(k3observe: Run, config: Path) -> None:
+    config.write_text(STACK)
+    listed = sum(line.startswith("  not armed") for line in k3observe("explain").stdout.splitlines())
+    counted = next(line for line in k3observe("render", "-o", "out").stderr.splitlines() if "not rendered" in line)
+    assert counted.startswith(f"{listed} alerts are not rendered")
+    assert listed == sum(len(row["not_armed"]) for row in json.loads(
+        k3observe("explain", "--output", "json").stdout)["services"])  # fmt: skip
