@@ -20,7 +20,6 @@ from k3observe.config.model import AlertSettings, Config, Service
 from k3observe.config.values import Duration
 from k3observe.expert_source import LOADS, Lack
 from k3observe.facts import ASCEND_ENGINES, facts
-from k3observe.render.template import expand
 from k3observe.rules import Pack
 
 __all__ = ["Armed", "Blind", "Plan", "Settings", "exporter_jobs", "plan"]
