@@ -85,7 +85,7 @@ _STATES = Row(title=Text("What is scraped", "采集目标"), height=9, panels=(
     Panel("mon-source-state", "state-timeline", Text("Sources of the sidecars", "sidecar 数据源状态"),
           Text("What each sidecar reads, and whether the last read succeeded. A failing source makes its signals "
                "blind.",
-               "每个 sidecar 读取的数据源及最近一次是否成功。数据源失败会使对应指标失明。"),
+               "每个 sidecar 读取的数据源及最近一次是否成功。数据源失败会使对应指标无数据。"),
           (Query("min by (service, instance, collector, source) (k3:source_up:bool{I})",
                  "{{service}} {{instance}} {{collector}} {{source}}"),),
           needs=("source_up",), alerts=("SignalMissing",), states=_UP, idle=Text("No sidecar", "没有 sidecar")),
@@ -146,7 +146,7 @@ _BLIND = Row(title=Text("What is not watched, and why", "未覆盖的内容及�
 BOARD = Board(
     "monitoring", Text("Monitoring", "监控自身"),
     Text("What is scraped, how fresh it is, and which alerts are blind and why.",
-         "采集了什么、数据是否新鲜，以及哪些告警失明和原因。"),
+         "采集了什么、数据是否新鲜，以及哪些告警失效及原因。"),
     instances="up", unowned=True,
     rows=(_TILES, _STATES, _COST, _SIZE, _ALERTS, _BLIND),
 )  # fmt: skip
