@@ -37,7 +37,7 @@ SKIP_AFTER_SECONDS = 60.0
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 # A line cut short by another process's holds the beginning of one and the whole of another: the name spans none.
-# vLLM 0.9.2 to 0.11.0, 0.11.2 to 0.13.0 (adds step and model), 0.14.1 on (adds the steps left; negative when late).
+# vLLM 0.9.2 to 0.11.0, 0.11.1 to 0.13.0 (adds step and model), 0.14.0 on (adds the steps left; negative when late).
 _VLLM = re.compile(
     r"EPLB step:(?: \d+ for model (?P<model>(?:(?!EPLB step:|: avg_tokens=).){1,256}):)? "
     r"avg_tokens=(?P<avg>\d{1,18}(?:\.\d{1,18})?), "
@@ -52,7 +52,7 @@ _VLLM_VERSION = re.compile(r"LLM engine \(v(\d+\.\d+[0-9A-Za-z.+-]{0,40})\)")
 # vLLM-Ascend 0.22.1 on, before it, vLLM.
 _CRASH = re.compile(
     r"\[eplb/worker\] Subprocess crashed|\[EPLB subprocess [Ee]xiting due to error|async loop error \(Rank")
-# Profiling moves nothing: "(profile)" stands behind the mode from vLLM 0.14 on, and between two blanks at the end.
+# Profiling moves nothing: "(profile)" stands behind the mode from vLLM 0.12 on, at the end between blanks from 0.14 on.
 _START = re.compile(
     r"Rearranging experts(?!(?: \(async mode\)| sync mode)? \(profile)|\[EPLBManager\] rebalance start")
 _SKIP = re.compile(r"\[EPLB\] Skip rearrange|\[EPLBManager\] Skipped ep rebalancing")

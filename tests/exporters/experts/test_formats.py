@@ -187,7 +187,8 @@ def test_a_rearrangement_without_an_end_counts_when_it_was_not_called_off_for_a_
 
 
 @pytest.mark.parametrize(("start", "end"), [
-    ("Rearranging experts (profile)...", "Rearranged experts (profile) in 1.00 seconds."),  # vLLM 0.9 to 0.13
+    ("Rearranging experts (profile)...", "Rearranged experts (profile) in 1.00 seconds."),  # vLLM 0.9 to 0.11
+    ("Rearranging experts sync mode (profile)...", "Rearranged experts (profile) in 1.00 seconds."),  # 0.12, 0.13
     ("Rearranging experts sync mode (profile)...", "Rearranged experts  (profile)  in 1.00 s."),  # 0.14 on
     ("Rearranging experts (async mode) (profile)...", "Rearranged experts  (profile)  in 1.00 s."),
 ])
