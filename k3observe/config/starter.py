@@ -62,7 +62,7 @@ def starter(launch: Launch, language: str = "en") -> tuple[str, list[str]]:
         *_place(launch, assumed, language),
         *_devices(launch, ascend, assumed, language),
         *(["outputs: {kubernetes: true}         # " + say("monitoring objects for the operator, and the sidecar",
-                                                         "供 Prometheus Operator 使用的监控对象，以及边车")]
+                                                         "供 Prometheus Operator 使用的监控对象，以及 sidecar")]
           if launch.kubernetes is not None else []),
         "alerts: {}                          # " + say("e.g.", "例如")
         + " {KVCacheUsageHigh: {threshold: 0.95, for: 10m}}",
@@ -133,7 +133,7 @@ def _devices(launch: Launch, ascend: bool, assumed: list[Text], language: str) -
     kind = "ascend" if ascend else "nvidia"
     assumed.append(Text(
         f"{per_node} {kind} devices a node are assumed, read by a sidecar beside each engine on port 19303",
-        f"假定每节点 {per_node} 张 {'昇腾' if ascend else 'NVIDIA'} 卡，由每个引擎旁的边车在端口 19303 上读取"))
+        f"假定每节点 {per_node} 张 {'昇腾' if ascend else 'NVIDIA'} 卡，由每个引擎旁的 sidecar 在端口 19303 上读取"))
     guess = Text("assumed", "假定")
     beside = Text("k3observe-exporter beside each engine", "每个引擎旁的 k3observe-exporter")
     return [

@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 _SCRIPTS = ("echarts.min.js", "units.js", "charts.js", "panels.js", "page.js")
 _TEXTS = {
     "notice": Text("A preview, not Grafana: the dashboards' own queries, drawn by Apache ECharts.",
-                   "这是预览，不是 Grafana：运行仪表盘自身的查询，由 Apache ECharts 绘制。"),
+                   "这是预览，不是 Grafana：运行看板自身的查询，由 Apache ECharts 绘制。"),
     "from": Text("Data from", "数据来自"),
     "all": Text("all", "全部"),
     "light": Text("Light", "浅色"),
