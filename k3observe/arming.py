@@ -137,7 +137,7 @@ def _arm(
             alone = Text(
                 "no alert of the service needs more than its targets", "该服务的告警除采集目标外不需要其他信号")
             return Blind(alert, service, alone, wanted=True)
-    settings = _settings(alert, threshold, stack, own, known, uses)
+    settings = _settings(alert, threshold, stack, own, known, uses, 4 * plan.config.prometheus.slowest)
     if threshold.objective and given is None:
         path: Path = ("services", index, "slo", threshold.objective)
     else:
@@ -193,7 +193,7 @@ def _planned(plan: Plan, service: Service, watched: Iterable[Armed]) -> Iterator
 
 def _settings(
     alert: Alert, threshold: Threshold, stack: AlertSettings, service: AlertSettings, known: Mapping[str, Any],
-    uses: frozenset[str],
+    uses: frozenset[str], least_window: float,
 ) -> Settings:  # fmt: skip
     def pick(name: str, default: Any) -> Any:
         values = [getattr(level, name) for level in (service, stack)]
@@ -203,7 +203,7 @@ def _settings(
         threshold=pick("threshold", threshold.value),
         for_=pick("for_", threshold.for_ or alert.for_),
         keep_firing_for=pick("keep_firing_for", alert.keep_firing_for),
-        window=pick("window", alert.window),
+        window=pick("window", alert.window and Duration.of(max(alert.window.seconds, least_window))),
         severity=pick("severity", alert.severity),
         params=tuple(sorted({**alert.params, **threshold.params, **stack.params, **service.params}.items())),
         codes=tuple(pick("codes", alert.codes)),

@@ -107,7 +107,8 @@ def plan(loaded: Loaded, catalogue: Catalogue, pack: Pack) -> Plan:
     """
     config = loaded.config
     problems = [
-        *_engine_problems(config, catalogue), *_alert_problems(config, pack), *_alias_problems(config, catalogue)
+        *_engine_problems(config, catalogue), *_collector_problems(config), *_alert_problems(config, pack),
+        *_alias_problems(config, catalogue),
     ]  # fmt: skip
     if problems:
         raise loaded.error(*problems)
@@ -125,6 +126,19 @@ def _engine_problems(config: Config, catalogue: Catalogue) -> Iterator[Problem]:
         if name not in engines:
             path: Path = ("services", index, "engine", "name")
             yield Problem("is no known engine", path, name, did_you_mean(name, engines))
+
+
+def _collector_problems(config: Config) -> Iterator[Problem]:
+    """dcgm-exporter or npu-exporter that nobody says where to find; those of another service may read its nodes."""
+    shared = {owner for service in config.services if (found := service.accelerators) is not None
+              and (found.targets or found.discovery) for owner in found.nodes.values()}  # fmt: skip
+    for index, service in enumerate(config.services):
+        found = service.accelerators
+        if found is None or found.source == "sidecar" or found.targets or found.discovery:
+            continue
+        if service.name not in shared:
+            yield Problem(f"{found.source} is scraped nowhere", ("services", index, "accelerators", "source"),
+                          found.source, "add targets or discovery, or name its hosts in another service's nodes")
 
 
 def _alias_problems(config: Config, catalogue: Catalogue) -> Iterator[Problem]:
@@ -166,11 +180,12 @@ def _alert_problems(config: Config, pack: Pack) -> Iterator[Problem]:
             window = setting.window
             if window is not None and alert.window is None:
                 yield Problem("the alert has no window", (*path, name, "window"), str(window))
-            elif window is not None and window.seconds < 4 * config.prometheus.scrape_interval.seconds:
-                yield Problem(
-                    f"is shorter than 4 scrape intervals of {config.prometheus.scrape_interval}: "
-                    "a lost scrape would empty it", (*path, name, "window"), str(window),
-                    f"use at least {Duration.of(4 * config.prometheus.scrape_interval.seconds)}")  # fmt: skip
+            elif window is not None and window.seconds < 4 * config.prometheus.slowest:
+                scrape, evaluation = config.prometheus.scrape_interval, config.prometheus.evaluation_interval
+                interval = f"scrape intervals of {scrape}: a lost scrape" if scrape.seconds >= evaluation.seconds \
+                    else f"evaluation intervals of {evaluation}: a late evaluation"
+                yield Problem(f"is shorter than 4 {interval} would empty it", (*path, name, "window"), str(window),
+                              f"use at least {Duration.of(4 * config.prometheus.slowest)}")
 
 
 def _candidates(service: Service, signal: str) -> list[str]:

@@ -40,12 +40,13 @@ def load_plan(file: Path) -> tuple[Loaded, Plan]:
     from k3observe.catalogue.loader import load as load_catalogue
     from k3observe.config.loader import load
     from k3observe.plan import plan
-    from k3observe.render import alertmanager, deployment
+    from k3observe.render import alertmanager, deployment, own_texts
     from k3observe.rules import load as load_rules
     from k3observe.versions import notes
 
     loaded = load(file)
-    wrong = [*_catalogue(loaded), *alertmanager.problems(loaded.config), *deployment.problems(loaded.config)]
+    wrong = [*_catalogue(loaded), *alertmanager.problems(loaded.config), *deployment.problems(loaded.config),
+             *own_texts.problems(loaded.config)]
     if wrong:
         raise loaded.error(*wrong)
     catalogue = load_catalogue([loaded.folder / path for path in loaded.config.catalogue])

@@ -76,9 +76,9 @@ class Prometheus(Section):
     """The Prometheus that reads the bundle."""
 
     version: EngineVersion = Field("2.42", description="Its version, in quotes: nothing newer is rendered")
-    scrape_interval: Duration = Field(Duration("15s"), description="1s to 10m; windows hold at least 4 of it")
+    scrape_interval: Duration = Field(Duration("15s"), description="1s to 2m; windows hold at least 4 of it")
     scrape_timeout: Duration | None = Field(None, description="Default the interval, at most 10s")
-    evaluation_interval: Duration = Field(Duration("15s"), description="How often rules are evaluated, 1s to 10m")
+    evaluation_interval: Duration = Field(Duration("15s"), description="How often rules are evaluated, 1s to 2m")
     address: Target = Field("127.0.0.1:9090", description="Its own; the next shard's port is 100 higher, and so on")
     shards: int = Field(1, ge=1, le=64, description="Servers among which the targets are divided")
     alertmanagers: list[Target] = Field(["127.0.0.1:9093"], description="Where alerts are sent to")
@@ -91,8 +91,9 @@ class Prometheus(Section):
             raise FieldError("is older than 2.42, which cannot read what is rendered", ("version",), self.version,
                              "update Prometheus")
         for name in ("scrape_interval", "evaluation_interval"):
-            if not 1 <= getattr(self, name).seconds <= 600:
-                raise FieldError("is outside 1s to 10m", (name,), str(getattr(self, name)))
+            if not 1 <= getattr(self, name).seconds <= 120:
+                raise FieldError("is outside 1s to 2m: Prometheus takes a series for gone 5m after its last value, and "
+                                 "one may be late", (name,), str(getattr(self, name)))
         if self.timeout.seconds <= 0:
             raise FieldError("must be above 0", ("scrape_timeout",), str(self.timeout), "leave it out")
         if self.timeout.seconds > self.scrape_interval.seconds:
@@ -116,6 +117,11 @@ class Prometheus(Section):
         """Where the server of a shard listens."""
         host, _, port = self.address.rpartition(":")
         return f"{host}:{int(port) + 100 * shard}"
+
+    @property
+    def slowest(self) -> float:
+        """Seconds between two values of a recorded counter: it moves with scrapes, and once an evaluation."""
+        return max(self.scrape_interval.seconds, self.evaluation_interval.seconds)
 
     @property
     def timeout(self) -> Duration:

@@ -9,7 +9,18 @@ from typing import Any
 import promql_parser as promql
 
 from k3observe.lint.finding import Check, Fault
-from k3observe.lint.promql import each, is_rate, names, number, operator, ratios, reads, thresholds, value_path
+from k3observe.lint.promql import (
+    each,
+    is_rate,
+    matchers,
+    names,
+    number,
+    operator,
+    ratios,
+    reads,
+    thresholds,
+    value_path,
+)
 from k3observe.lint.rules import Rule
 from k3observe.lint.surroundings import Surroundings
 
@@ -25,10 +36,25 @@ def memory_reserved(rule: Rule, around: Surroundings) -> Iterator[Fault]:
         if any(operator(node) in ("and", "unless") for node in above):
             continue  # one of several conditions
         read = {name for node in value_path(side) if isinstance(node, promql.VectorSelector) for name in names(node)}
-        if sign in _ABOVE and 0.5 <= share <= around.reserved and any(map(_MEMORY.fullmatch, read)):
-            yield Fault(f"always fires: the engine reserves {around.reserved:g} of the memory by itself",
+        reserved = _reserved(side, around)
+        if sign in _ABOVE and 0.5 <= share <= reserved and any(map(_MEMORY.fullmatch, read)):
+            yield Fault(f"always fires: the engine reserves {reserved:g} of the memory by itself",
                         f"{sign} {value:g}", "set it above the engine's --gpu-memory-utilization",
                         rule.at("expr"))  # fmt: skip
+
+
+def _reserved(side: Any, around: Surroundings) -> float:
+    """What the engines reserve whose service the selectors take; of any service where they do not say."""
+    found = [around.reserved]
+    for selector in each(side, promql.VectorSelector):
+        sign, value = matchers(selector).get("service", ("=~", ".*"))
+        try:
+            fits = re.compile(value if "~" in sign else re.escape(value)).fullmatch
+        except re.error:
+            continue
+        shares = [share for name, share in around.reserved_by.items() if bool(fits(name)) != sign.startswith("!")]
+        found.append(max(shares, default=around.reserved))
+    return min(found)
 
 
 def unscaled_variance(rule: Rule, around: Surroundings) -> Iterator[Fault]:

@@ -15,6 +15,11 @@ from k3observe.facts import facts
 from k3observe.lint.surroundings import Surroundings
 from k3observe.rules import load as load_rules
 
+_BEYOND_ONE = frozenset({
+    "expert_load_variance", "expert_load_variance_worst", "expert_load_variance_lower_bound", "expert_rank_load",
+})  # fmt: skip
+"""Signals over the mean of something, of which one can have many times as much."""
+
 
 def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
     """Facts for the checks; without a configuration those of a plain Prometheus and an engine with its defaults."""
@@ -25,19 +30,20 @@ def surroundings(catalogue: Catalogue, config: Config | None) -> Surroundings:
         names = [signal.series, *_spellings(source, entry)]
         if entry.buckets:
             tops.update({name: max(entry.buckets[-1], tops.get(name, 0.0)) for name in names})
-        if signal.kind == "gauge" and signal.unit == "ratio":
+        if signal.kind == "gauge" and signal.unit == "ratio" and entry.signal not in _BEYOND_ONE:
             # a raw series that is converted reads otherwise, 0 to 100 say
             shares.update(names if entry.scale == 1 and len(entry.terms) == 1 else [signal.series])
     series = frozenset(_series(catalogue))
     if config is None:
         return Surroundings(
             top_bounds=tops, shares=frozenset(shares), series=series, engine_name=_engine_name(catalogue, ()))
-    reserved = [facts(service)["gpu_memory_utilization"] for service in config.services]
+    reserved = {service.name: facts(service)["gpu_memory_utilization"] or 0.0 for service in config.services}
     return Surroundings(
         scrape_interval=config.prometheus.scrape_interval.seconds,
         evaluation_interval=config.prometheus.evaluation_interval.seconds,
         prometheus_version=config.prometheus.version,
-        reserved=max((share for share in reserved if share is not None), default=Surroundings().reserved),
+        reserved=max(reserved.values()),
+        reserved_by=reserved,
         top_bounds=tops,
         shares=frozenset(shares),
         series=series,

@@ -16,7 +16,8 @@ class Surroundings:
     can have, None where that is unknown.
     ``records`` maps a recorded series to the labels it carries. ``filled`` are those whose rules give what was never
     counted a value, so that they begin with the first request. ``reserved`` is the largest share of device memory that
-    an engine reserves. ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
+    an engine reserves, ``reserved_by`` that of each service's.
+    ``top_bounds`` maps a histogram (its name without ``_bucket``) to its largest finite bound,
     ``shares`` are names of gauges that read 0 to 1. ``series`` are all names that start with ``k3``, of recorded series
     (of a histogram without ``_bucket:rate5m``) and of the exporters; empty where they are not known. ``engine_name``
     says what is wrong with the name of an engine's metric, nothing where the engines of the configuration have it.
@@ -29,6 +30,7 @@ class Surroundings:
     records: Mapping[str, Labels] = field(default_factory=dict)
     filled: frozenset[str] = frozenset()
     reserved: float = 0.92
+    reserved_by: Mapping[str, float] = field(default_factory=dict)
     job_intervals: Mapping[str, float] = field(default_factory=dict)
     top_bounds: Mapping[str, float] = field(default_factory=dict)
     shares: frozenset[str] = frozenset()

@@ -98,8 +98,8 @@ def recorded(plan: Plan, signal: str) -> str:
 
 
 def rate_window(config: Config) -> Duration:
-    """The window of rates: 5 m, or four scrape intervals where those are longer."""
-    return Duration.of(max(300, 4 * config.prometheus.scrape_interval.seconds))
+    """The window of rates: 5 m, or four intervals where those are longer."""
+    return Duration.of(max(300, 4 * config.prometheus.slowest))
 
 
 def rule(plan: Plan, alert: Alert, settings: Settings, services: list[str]) -> Rule:

@@ -30,6 +30,21 @@ def evaluate(value: float | str, known: Mapping[str, Any]) -> float:
         raise ValueError(f"cannot work out {value!r}: {error}") from None
 
 
+def minutes(value: float | str, known: Mapping[str, Any]) -> float:
+    """Evaluate a time of a test case, which is written for intervals of up to 75 s and stretched for longer ones.
+
+    All spans of the rules grow with the intervals by ``stretch_`` but those that a user sets, which stay as they are.
+    """
+    stretch: float = known["stretch_"]
+    if stretch == 1:
+        return evaluate(value, known)
+    spans = {name: span / stretch for name in ("for_", "window", "rate_", "step_")
+             if (span := known.get(name)) is not None}  # fmt: skip
+    params = {name: number / stretch if name == "startup_grace" else number
+              for name, number in known.get("params", {}).items()}  # fmt: skip
+    return stretch * evaluate(value, {**known, **spans, "params": params})
+
+
 @cache
 def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body

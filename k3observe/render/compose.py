@@ -109,8 +109,9 @@ def _sidecar(plan: Plan, service: Service) -> Document:
     collect = pods.sidecar_collects(service, plan.config)
     place = Place(*engine_address(service), f"{engine_log.LOG_DIR}/*.log")
     container = _hardened(
-        image=plan.config.outputs.images.exporter, command=flags(plan, service, collect, place),
-        volumes=_mounts(service, collect))  # fmt: skip
+        image=plan.config.outputs.images.exporter,
+        command=[pods.literal(flag) for flag in flags(plan, service, collect, place)],
+        volumes=[pods.literal(mount) for mount in _mounts(service, collect)])
     if "gpu" in collect:
         device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu", "utility"]}
         container["deploy"] = {"resources": {"reservations": {"devices": [device]}}}

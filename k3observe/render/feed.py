@@ -11,7 +11,7 @@ from k3observe.catalogue.model import Entry, Signal
 from k3observe.config.model import Service
 from k3observe.plan import Plan
 from k3observe.render import recording
-from k3observe.render.arithmetic import evaluate
+from k3observe.render.arithmetic import evaluate, minutes
 from k3observe.render.pods import labels as target_labels
 from k3observe.render.prometheus import sidecar_targets
 from k3observe.render.template import fill
@@ -156,9 +156,10 @@ def _target(plan: Plan, service: Service, signal: Signal, job: str) -> dict[str,
 
 
 def _steps(item: Input, known: Mapping[str, Any], step: float) -> Steps:
-    """Values of the signal and for how many scrapes they hold."""
-    return tuple((evaluate(value, known), max(1, round(evaluate(minutes, known) * 60 / step)))
-                 for value, minutes in item.values)  # fmt: skip
+    """Values of the signal and for how many scrapes they hold; ``step_`` is the time of one."""
+    known = {**known, "step_": step / 60}
+    return tuple((evaluate(value, known), max(1, round(minutes(lasts, known) * 60 / step)))
+                 for value, lasts in item.values)  # fmt: skip
 
 
 def _histogram(

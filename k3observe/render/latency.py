@@ -38,9 +38,9 @@ def tellable(plan: Plan, service: str, signal: str) -> bool:
 
 def within(series: str, sel: str, by: str, bounds: tuple[float, ...], seconds: float) -> str:
     """Observations a second of at most ``seconds``; between two bounds on a straight line, as quantiles are."""
-    place = bisect_left(bounds, seconds)
-    if bounds[place] == seconds:
-        return bucket(series, sel, by, seconds)
+    place = min(bisect_left(bounds, seconds), len(bounds) - 1)  # beyond the last one nothing can be told apart
+    if bounds[place] <= seconds:
+        return bucket(series, sel, by, bounds[place])
     above = bounds[place]
     below = bounds[place - 1] if place else 0.0
     weight = (seconds - below) / (above - below)

@@ -132,7 +132,12 @@ def pinned(config: Config, service: Service, job: str) -> Iterator[Relabel]:
     """Relabeling that gives a pod's series the labels every rule selects on."""
     yield from _place(config)
     for name, value in labels(config, service, job).items():
-        yield {"target_label": name, "replacement": value}
+        yield {"target_label": name, "replacement": literal(value)}
+
+
+def literal(value: str) -> str:
+    """A replacement that stands for itself: ``$`` names a part of what was matched."""
+    return value.replace("$", "$$")
 
 
 def labels(config: Config, service: Service, job: str) -> dict[str, str]:
@@ -173,7 +178,7 @@ def _by_node(config: Config, job: str, readers: Sequence[Service]) -> Iterator[R
             if label not in ("stack", "job"):
                 yield {
                     "source_labels": ["__meta_kubernetes_pod_node_name"], "regex": regex,
-                    "target_label": label, "replacement": value,
+                    "target_label": label, "replacement": literal(value),
                 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def _server(config: Config, rule_files: list[str], shard: int, jobs: list[dict[s
             "scrape_interval": str(config.prometheus.scrape_interval),
             "scrape_timeout": str(config.prometheus.timeout),
             "evaluation_interval": str(config.prometheus.evaluation_interval),
-            **({"external_labels": dict(sorted(config.external_labels.items()))} if config.external_labels else {}),
+            **({"external_labels": _external_labels(config)} if config.external_labels else {}),
         },
         **({"rule_files": rule_files} if whole else {}),
         **({"alerting": {
@@ -46,6 +46,12 @@ def _server(config: Config, rule_files: list[str], shard: int, jobs: list[dict[s
         "scrape_configs": [*jobs, *_servers_themselves(config, shard)],
         **({"remote_write": remote.write(config)} if config.prometheus.remote_write else {}),
     }  # fmt: skip
+
+
+def _external_labels(config: Config) -> dict[str, str]:
+    """Prometheus 3 expands environment variables in them, older ones do not."""
+    expands = Version.parse(config.prometheus.version) >= Version.parse("3.0.0")
+    return {name: pods.literal(value) if expands else value for name, value in sorted(config.external_labels.items())}
 
 
 def _servers_themselves(config: Config, shard: int) -> Iterator[dict[str, Any]]:
@@ -191,7 +197,8 @@ def _discovered(
             "source_labels": ["__address__"], "regex": r"(\[[^\]]+\]|[^:]+)(?::\d+)?",
             "target_label": "__address__", "replacement": f"$1:{port}",
         })  # fmt: skip
-    relabel += [{"target_label": name, "replacement": value} for name, value in labels(config, service, job).items()]
+    relabel += [{"target_label": name, "replacement": pods.literal(value)}
+                for name, value in labels(config, service, job).items()]
     return {**sd, "relabel_configs": relabel}
 
 

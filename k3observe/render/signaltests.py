@@ -18,8 +18,9 @@ from k3observe.render import recording
 from k3observe.render.alerts import rate_window
 from k3observe.render.arithmetic import evaluate
 from k3observe.render.feed import feed, filled, job_of, series_labels
+from k3observe.render.selector import quoted
 from k3observe.render.template import number
-from k3observe.render.unittests import circumstances, moment, possible, spellings, title
+from k3observe.render.unittests import circumstances, interval, moment, possible, spellings, title
 from k3observe.rules.model import Case, Expected, Input
 
 _Sample = tuple[str, str, list[tuple[dict[str, str], float]]]
@@ -30,14 +31,14 @@ _BOTH: tuple[Spelling, ...] = ("colon", "underscore")
 def documents(plan: Plan, recorded: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield (domain, promtool test file) for each domain; ``recorded`` are all of them, in order."""
     for domain in recorded:
-        step = max(plan.config.prometheus.scrape_interval.seconds, 60.0 if domain in ("slo", "budget") else 30.0)
+        step = interval(plan, 60.0 if domain in ("slo", "budget") else 30.0)
         tests = [*_raw(plan, domain, step), *_derived(plan, domain, step)]
         if tests:
             needed = recording.domains(plan, _signals(plan, domain))
             order = [f"{plan.config.stack}-signals-{name}" for name in recorded if name in needed]
             yield domain, {
                 "rule_files": [f"../rules/{name}.yml" for name in order],
-                "evaluation_interval": str(Duration.of(step)),
+                "evaluation_interval": str(Duration.of(2 * step if step <= 60 else step)),
                 "group_eval_order": order,
                 "tests": [{"interval": str(Duration.of(step)), **test} for test in tests],
             }
@@ -78,7 +79,7 @@ def _strangers(plan: Plan, entry: Entry, series: dict[str, str]) -> dict[str, st
     matched = {name for term in entry.terms for name in term.match}
     for text, values in series.items():
         for name, other in {"stack": f"{stack}-other", "job": "other", **dict.fromkeys(matched, "other")}.items():
-            changed, count = re.subn(rf'(?<=[{{,]){name}="[^"]*"', f'{name}="{other}"', text)
+            changed, count = re.subn(rf'(?<=[{{,]){name}="(?:[^"\\\\]|\\\\.)*"', f'{name}="{other}"', text)
             if count:
                 found[changed] = values
     return found
@@ -114,9 +115,9 @@ def _reading(
         series = _strangers(plan, entry, _checked(others or {}, value)) | series | _checked(fed, value)
         labels = _labels(plan, service, signal, own)
         only = {"service": service.name} | {name: labels[name] for name in own if name in labels}
-        selector = ", ".join(f'{name}="{text}"' for name, text in only.items())
+        selector = ", ".join(f"{name}={quoted(text)}" for name, text in only.items())
         recorded = _recorded(plan, signal, entry, selector, value)
-        samples += [(expr, "11m", [(labels, amount)]) for expr, amount in recorded]
+        samples += [(expr, moment(11, known), [(labels, amount)]) for expr, amount in recorded]
     return (series, samples) if samples else None
 
 
@@ -247,4 +248,4 @@ def _test(name: str, series: Mapping[str, str], expected: list[_Sample]) -> dict
 
 
 def _braced(labels: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"
+    return "{" + ", ".join(f"{name}={quoted(value)}" for name, value in sorted(labels.items())) + "}"

@@ -110,6 +110,8 @@ def expand(text: str, labels: Mapping[str, str], value: float) -> str:
             return f"{value:.{form[1]}f}" if form[2] == "f" else _general(value, int(form[1]))
         raise ValueError(f"unknown template {match[0]}")
 
+    if "{{" in _ACTION.sub("", text):
+        raise ValueError("{{ is not closed")
     return _ACTION.sub(action, text)
 
 

@@ -16,7 +16,7 @@ from k3observe.config.values import Duration
 from k3observe.plan import Plan
 from k3observe.render import recording
 from k3observe.render.alerts import Rule, rate_window
-from k3observe.render.arithmetic import evaluate
+from k3observe.render.arithmetic import evaluate, minutes
 from k3observe.render.feed import feed, filled, job_of, series_labels
 from k3observe.render.latency import tellable
 from k3observe.render.selector import quoted
@@ -103,12 +103,15 @@ def _step(plan: Plan, rules: Sequence[Rule]) -> float:
     Promtool evaluates every step of hours, which at a scrape interval of a second would take minutes.
     """
     every = rules[0].alert.tests_every
-    if every is not None:
-        return max(plan.config.prometheus.scrape_interval.seconds, every.seconds)
     spans = [span.seconds for rule in rules for span in (rule.settings.window, rule.settings.for_) if span]
     shortest = min((seconds for seconds in spans if seconds), default=60.0)
-    steps = [step for step in (15.0, 30.0, 60.0) if step <= shortest / 4]
-    return max([plan.config.prometheus.scrape_interval.seconds, min(15.0, shortest // 4), *steps])
+    return interval(plan, every.seconds if every is not None else min(60.0, shortest / 4))
+
+
+def interval(plan: Plan, seconds: float) -> float:
+    """Seconds between samples of a test: those given, or of production if longer, but what divides a minute."""
+    wanted = max(seconds, min(60.0, plan.config.prometheus.slowest))
+    return next(step for step in (120.0, 60.0, 30.0, 20.0, 15.0, 10.0, 5.0, 1.0) if step <= wanted)
 
 
 def circumstances(plan: Plan, service: str) -> dict[str, Any]:
@@ -117,6 +120,7 @@ def circumstances(plan: Plan, service: str) -> dict[str, Any]:
     includes = finished.includes if finished is not None else ()
     return {
         "facts": facts,
+        "stretch_": rate_window(plan.config).seconds / 300,
         "rate_": rate_window(plan.config).seconds / 60,
         "devices": facts["accelerators_per_node"] or 8,
         # 1 where failed (aborted) requests are not among the finished ones
@@ -154,7 +158,9 @@ def _variants(
             return
         if "replicas_expected" in rule.alert.signals:
             series |= _bystanders(plan, rule, service, case, known, step, spelling)
-        moments = [(at, case.fires) for at in case.at] + [(at, []) for at in case.quiet]
+        # what needs not hold for a while fires from the start, before which nothing is
+        quiet = [at for at in case.quiet if known["for_"] or minutes(at, known) >= 0]
+        moments = [(at, case.fires) for at in case.at] + [(at, []) for at in quiet]
         yield {
             "name": f"{rule.alert.name} ({service.name}): {title(case, spelling)}",
             "input_series": [{"series": text, "values": values} for text, values in sorted(series.items())],
@@ -177,11 +183,11 @@ def _bystanders(
 ) -> dict[str, str]:
     """Engines of the stack's other services: what they are expected to be is recorded whatever a test feeds."""
     found: dict[str, str] = {}
-    minutes = max(evaluate(at, known) for at in (*case.at, *case.quiet)) + 1
+    last = max(minutes(at, known) for at in (*case.at, *case.quiet)) / known["stretch_"] + 1
     for other, alerts in plan.thresholds.items():
         if other != service.name and rule.alert.name in alerts:
             expected = float(plan.facts[other]["replicas_expected"])
-            up = Input(signal="engine_up", values=[(expected, minutes)])
+            up = Input(signal="engine_up", values=[(expected, last)])
             found |= feed(plan, plan.services[other], [up], (), known, step, spelling) or {}
     return found
 
@@ -203,7 +209,7 @@ def title(case: Case, spelling: Spelling) -> str:
 
 def moment(at: float | str, known: Mapping[str, Any]) -> str:
     """Minutes as promtool reads them; a minute before a `for` of seconds is the start."""
-    return f"{max(0, round(evaluate(at, known) * 60))}s"
+    return f"{max(0, round(minutes(at, known) * 60))}s"
 
 
 def _around(plan: Plan, service: str, rule: Rule) -> dict[str, float]:
@@ -234,12 +240,14 @@ def _each(expected: Expected, planned: Iterable[str]) -> Iterator[Expected]:
 def _expected(
     plan: Plan, rule: Rule, service: Service, case: Case, fires: Expected, known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    labels = dict(rule.labels)
+    labels: dict[str, str] = {}
     if rule.alert.signals:
         first = case.input[0]
         full = series_labels(plan, service, job_of(plan, service, first.signal)) | filled(first.labels, known)
         full |= filled(fires.labels, known)
-        labels |= {name: full[name] for name in rule.by if full.get(name)}
+        labels = {name: full[name] for name in rule.by if full.get(name)}
+    series = labels
+    labels = {name: text for name, text in {**series, **rule.labels}.items() if text}
     value = evaluate(fires.value, known)
-    annotations = {name: expand(text, labels, value) for name, text in rule.annotations.items()}
+    annotations = {name: expand(text, series, value) for name, text in rule.annotations.items()}
     return {"exp_labels": dict(sorted(labels.items())), "exp_annotations": annotations}

@@ -196,3 +196,18 @@ def test_a_metric_is_unknown_where_no_version_that_runs_has_it(
     configured = surroundings(catalogue, loads(ENGINES).config)
     assert ("promql/unknown-metric" in ids(expr, around=configured)) is with_configuration
     assert ("promql/unknown-metric" in ids(expr, around=surroundings(catalogue, None))) is without
+
+
+@pytest.mark.parametrize(("selected", "told"), [
+    ('service="a"', False), ('service=~"a|c"', False), ('service!="b"', False), ('service="b"', True), ("", True),
+])  # fmt: skip
+def test_reservations_are_those_of_the_services_that_a_rule_selects(selected: str, told: bool) -> None:
+    around = Surroundings(reserved=0.97, reserved_by={"a": 0.5, "b": 0.97, "c": 0.0})
+    found = ids(f"k3:accelerator_memory_usage:ratio{{{selected}}} > 0.92", around=around)
+    assert ("promql/memory-reserved" in found) is told
+
+
+def test_a_variance_may_be_above_one() -> None:
+    around = surroundings(load_catalogue(), None)
+    assert "promql/percent-of-share" not in ids("k3:expert_load_variance:ratio > 5", around=around)
+    assert "promql/percent-of-share" in ids("k3:kv_cache_usage:ratio > 5", around=around)
