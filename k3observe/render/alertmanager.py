@@ -23,7 +23,6 @@ _SECRET_FILES = {
     ("webhook", "url_file"): "0.26",
     ("pagerduty", "routing_key_file"): "0.25",
     ("email", "auth_password_file"): "0.25",
-    ("slack", "api_url_file"): "0.22",
     ("wecom", "api_secret_file"): "0.33",
 }
 

@@ -111,7 +111,6 @@ def test_the_default_output_suits_the_oldest_alertmanager(amtool: Path, tmp_path
     ("0.26", "wecom", "wecom.api_secret_file"),
     ("0.24", "page", "pagerduty.routing_key_file"),
     ("0.24", "mail", "email.auth_password_file"),
-    ("0.21", "chat", "slack.api_url_file"),
 ])  # fmt: skip
 def test_a_secret_that_this_alertmanager_cannot_read_from_a_file_is_refused(
     version: str, receiver: str, field: str
