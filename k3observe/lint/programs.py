@@ -63,8 +63,8 @@ class _Running:
         with self._lock:
             if self._ended:
                 return False, ""
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       errors="replace", env=_MEMORY | os.environ)  # fmt: skip
             self._processes.add(process)
         said, _ = process.communicate()
         with self._lock:
@@ -77,6 +77,10 @@ class _Running:
             self._ended = True
             for process in self._processes:
                 process.kill()
+
+
+_MEMORY = {"GOGC": "400"}
+"""A quarter of the time of a test is garbage collection, of a few dozen MB."""
 
 
 @cache

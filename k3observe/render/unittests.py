@@ -44,7 +44,7 @@ def documents(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[
             order = [*(f"{plan.config.stack}-signals-{name}" for name in recorded if name in needed), group]
             yield name, {
                 "rule_files": [f"../rules/{name}.yml" for name in order],
-                "evaluation_interval": str(Duration.of(step)),
+                "evaluation_interval": str(Duration.of(_evaluated(alike, step))),
                 "group_eval_order": order,
                 "tests": [{"interval": str(Duration.of(step)), **case} for case in cases],
             }
@@ -55,7 +55,8 @@ def strangers(plan: Plan, rules: Sequence[Rule], group: str, recorded: Sequence[
 
     The other stack's signals are recorded by rules of its own, see ``another``.
     """
-    step, other = 60.0, another(plan.config.stack)
+    every = min((rule.alert.tests_every.seconds if rule.alert.tests_every else 60.0 for rule in rules), default=60.0)
+    step, other = max(60.0, every), another(plan.config.stack)
     tests: list[dict[str, Any]] = []
     needed: set[str] = set()
     for rule in rules:
@@ -106,6 +107,17 @@ def _step(plan: Plan, rules: Sequence[Rule]) -> float:
     spans = [span.seconds for rule in rules for span in (rule.settings.window, rule.settings.for_) if span]
     shortest = min((seconds for seconds in spans if seconds), default=60.0)
     return interval(plan, every.seconds if every is not None else min(60.0, shortest / 4))
+
+
+def _evaluated(rules: Sequence[Rule], step: float) -> float:
+    """Seconds between evaluations, which cost nearly all of a test: two samples, where ``for`` and window allow it.
+
+    Cases tell their moments in minutes: evaluations are no rarer, but where an alert says how often (``tests_every``).
+    """
+    fors = [rule.settings.for_.seconds for rule in rules if rule.settings.for_.seconds]
+    windows = [rule.settings.window.seconds for rule in rules if rule.settings.window]
+    fits = all(4 * step <= span for span in fors) and all(4 * step < span for span in windows)
+    return 2 * step if fits and (step <= 30 or rules[0].alert.tests_every) else step
 
 
 def interval(plan: Plan, seconds: float) -> float:

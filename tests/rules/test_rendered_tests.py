@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 
 from k3observe.drill.binaries import Release
 from k3observe.render import render
@@ -33,6 +36,28 @@ def run(name: str, release: Release, folder: Path, only: tuple[str, ...] = (), *
             [str(promtool), "test", "rules", *map(str, half)], capture_output=True, text=True, check=False,
         ), (files[::2], files[1::2]))  # fmt: skip
     return "".join(item.stdout + item.stderr for item in done if item.returncode)
+
+
+def seconds(text: str) -> int:
+    return sum(int(number) * {"s": 1, "m": 60, "h": 3600}[unit] for number, unit in re.findall(r"(\d+)([smh])", text))
+
+
+def test_all_tests_of_a_service_evaluate_at_most_120_000_rules_which_is_what_they_cost() -> None:
+    """Promtool evaluates every rule it has loaded at every step up to the last moment of a test."""
+    rendered = render(planned(stack()), frozenset({"prometheus"}))
+    documents = {path: yaml.load(content, yaml.CSafeLoader) for path, content in rendered.items()
+                 if path.startswith(("prometheus/rules/", "prometheus/tests/"))}  # fmt: skip
+    evaluations = 0
+    for path, document in documents.items():
+        if "tests" not in document:
+            continue
+        files = [posixpath.normpath(f"{posixpath.dirname(path)}/{file}") for file in document["rule_files"]]
+        loaded = sum(len(group["rules"]) for file in files for group in documents[file]["groups"])
+        for test in document["tests"]:
+            moments = [*test.get("alert_rule_test", ()), *test.get("promql_expr_test", ())]
+            last = max(seconds(moment["eval_time"]) for moment in moments)
+            evaluations += loaded * (1 + last // seconds(document["evaluation_interval"]))
+    assert 10_000 < evaluations <= 120_000
 
 
 @pytest.mark.parametrize("release", ["3.5", "2.42"])
