@@ -38,6 +38,11 @@ def test_the_tests_pass_with_odd_numbers_and_names(tmp_path: Path) -> None:
     assert run(VLLM, "3.5", tmp_path, (*changes, "signals-tokens", "signals-kv-cache"), **more) == ""
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_objectives_of_a_part_of_a_service_are_those_of_its_role(role: str, tmp_path: Path) -> None:
+    assert run(MINDIE, "3.5", tmp_path, ("signals-slo", "signals-latency"), services=stack(MINDIE, role=role)["services"]) == ""
+
+
 @pytest.mark.parametrize("interval", ["scrape_interval", "evaluation_interval"])
 def test_windows_hold_four_of_either_interval(interval: str) -> None:
     made = planned(stack(VLLM) | {"prometheus": {interval: "2m"}})
