@@ -40,7 +40,8 @@ def test_the_tests_pass_with_odd_numbers_and_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_objectives_of_a_part_of_a_service_are_those_of_its_role(role: str, tmp_path: Path) -> None:
-    assert run(MINDIE, "3.5", tmp_path, ("signals-slo", "signals-latency"), services=stack(MINDIE, role=role)["services"]) == ""
+    services = stack(MINDIE, role=role)["services"]
+    assert run(MINDIE, "3.5", tmp_path, ("signals-slo", "signals-latency"), services=services) == ""
 
 
 @pytest.mark.parametrize("interval", ["scrape_interval", "evaluation_interval"])
