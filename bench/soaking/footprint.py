@@ -39,11 +39,11 @@ class Footprint:
 
 
 def strays(program: Path) -> list[int]:
-    """Processes of the simulated npu-smi."""
+    """Processes of the simulated npu-smi; a sidecar, which has its path as a flag, is none."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                if str(program).encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                if str(program).encode() in (entry / "cmdline").read_bytes().split(b"\0")[:2]:
                     found.append(int(entry.name))
     return found
