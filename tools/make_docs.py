@@ -31,7 +31,8 @@ services:
     engine:
       name: vllm
       version: "0.33"
-      args: {{gpu_memory_utilization: 0.92, max_num_seqs: 64, prefix_caching: true, expert_parallel_size: 16, eplb: true}}
+      args: {{gpu_memory_utilization: 0.92, max_num_seqs: 64, prefix_caching: true, expert_parallel_size: 16,
+             eplb: true}}
     targets: ["10.0.0.1:8000", "10.0.0.2:8000"]
     accelerators: {{kind: nvidia, per_node: 8}}
     sidecar: {{collect: [gpu, experts], experts: {{source: plugin}}}}
