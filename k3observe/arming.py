@@ -144,6 +144,13 @@ def _arm(
         level: Path = ("services", index) if own.threshold is not None else ()
         path = (*level, "alerts", alert.name, "threshold")
     problems.update(dict.fromkeys(_problems(alert, settings, threshold, path)))
+    window = settings.window.seconds if settings.window and alert.codes else None
+    if window is not None and settings.for_.seconds > window / 2:
+        level = ("services", index) if own.for_ is not None else ()
+        problem = Problem(f"outlasts half the window of {settings.window}, in which an event is seen: it might never "
+                          "fire", (*level, "alerts", alert.name, "for"), str(settings.for_),
+                          f"use at most {Duration.of(window / 2)}, or a longer window")  # fmt: skip
+        problems[problem] = None
     if alert.codes_of is not None and own.codes is None and stack.codes is None:
         levels = (service.alerts, plan.config.alerts)
         theirs = (level[alert.codes_of].codes for level in levels if alert.codes_of in level)

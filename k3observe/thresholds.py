@@ -81,15 +81,18 @@ def _latency(
         why = Text("the bounds of the engine's buckets are not known", "引擎直方图的桶边界未知")
         return Threshold(None, blind=why)
     found, reason = objective(signal, facts, buckets, alert.threshold or 0.0, given)
-    quantile, top = found.quantile, buckets[-1]
+    quantile, top, first = found.quantile, buckets[-1], buckets[0]
     own: Objective | None = facts[f"slo.{signal}"]
     field_ = f"{signal}.p{quantile * 100:g}" if own is not None else ""
     share = {"share": round(1 - quantile, 6)} if found.seconds == top else {}
-    return Threshold(
-        found.seconds, reason, {"quantile": quantile, **share}, objective=field_,
-        refused=f"can never fire: the engine's last finite bucket is {top:g} s" if found.seconds > top else None,
-        remedy=f"use at most {top:g}s",
-    )  # fmt: skip
+    refused, remedy = None, ""
+    if found.seconds > top:
+        refused, remedy = f"can never fire: the engine's last finite bucket is {top:g} s", f"use at most {top:g}s"
+    elif found.seconds < first:
+        refused = f"cannot be told: the engine's first bucket is {first:g} s, and within it a quantile is a guess"
+        remedy = f"use at least {first:g}s"
+    return Threshold(found.seconds, reason, {"quantile": quantile, **share}, objective=field_, refused=refused,
+                     remedy=remedy)  # fmt: skip
 
 
 def _burn(
@@ -100,6 +103,11 @@ def _burn(
     asked = given if given is not None else alert.threshold or 0.0
     if asked * budget < 0.95:
         return Threshold(asked)
+    if budget > 0.85:
+        wide = "errors" if facts["slo.errors"] == budget else "objective"
+        return Threshold(facts[f"slo.{wide}"], objective=wide, refused=f"lets {budget:g} of the requests fail, which "
+                         "burns no budget faster than it may", remedy="use at most 0.85" if wide == "errors" else
+                         "use at least 0.15")  # fmt: skip
     most = max(1.1, int(8 / budget) / 10)
     if given is not None:
         what = f"can never fire: an objective that lets {budget:g} fail burns at most {1 / budget:.1f} times its budget"

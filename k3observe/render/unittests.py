@@ -156,7 +156,14 @@ def _known(plan: Plan, rule: Rule, service: Service) -> dict[str, Any]:
         "threshold": settings.threshold, "params": dict(settings.params), "for_": settings.for_.seconds / 60,
         "window": settings.window.seconds / 60 if settings.window else None,
         "code": next(iter(settings.codes), None), "codes": settings.codes, **_around(plan, service.name, rule),
+        "over": _over(rule),
     }  # fmt: skip
+
+
+def _over(rule: Rule) -> float | None:
+    """Just above the threshold; where that is bounded, as shares are by 1, at most half the way there."""
+    limit, most = rule.settings.threshold, rule.alert.bounds.below
+    return limit if limit is None else min(limit * 1.05, (limit + most) / 2 if most is not None else limit * 1.05)
 
 
 def _variants(

@@ -38,6 +38,27 @@ def test_the_tests_pass_with_odd_numbers_and_names(tmp_path: Path) -> None:
     assert run(VLLM, "3.5", tmp_path, (*changes, "signals-tokens", "signals-kv-cache"), **more) == ""
 
 
+def test_the_tests_pass_however_long_an_alert_waits(tmp_path: Path) -> None:
+    waits = {"EngineDown": "30m", "EngineReplicasLow": "30m", "Watchdog": "6h", "KVCachePreemptionsHigh": "1s",
+             "AcceleratorUnhealthy": "7m", "AcceleratorApplicationError": "7m"}  # fmt: skip
+    changes: dict[str, Any] = {name: {"for": wait} for name, wait in waits.items()}
+    changes |= {"AcceleratorMemoryGrowing": {"window": "3m", "for": "10m"}, "RequestErrorsHigh": {"threshold": 0.99}}
+    services = stack(VLLM, replicas={"expected": 3})["services"]
+    assert run(VLLM, "3.5", tmp_path, tuple(changes), services=services, alerts=changes) == ""
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    ({"alerts": {"AcceleratorUnhealthy": {"for": "8m"}}},
+     "AcceleratorUnhealthy.for: outlasts half the window of 15m.*use at most 7m30s"),
+    ({"slo": {"queue_time": {"p99": "200ms"}}}, "slo.queue_time.p99: cannot be told.*first bucket is 0.3 s.*at least"),
+    ({"slo": {"errors": 0.99}}, "slo.errors: lets 0.99 of the requests fail.*use at most 0.85"),
+    ({"slo": {"objective": 0.1}}, "slo.objective: lets 0.9 of the requests fail.*use at least 0.15"),
+])  # fmt: skip
+def test_what_can_never_or_always_fire_is_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(stack(VLLM, **more))
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_objectives_of_a_part_of_a_service_are_those_of_its_role(role: str, tmp_path: Path) -> None:
     services = stack(MINDIE, role=role)["services"]
