@@ -226,6 +226,7 @@ def _problems(alert: Alert, settings: Settings, threshold: Threshold, path: Path
     value, above, below = settings.threshold, alert.bounds.above, alert.bounds.below
     if threshold.refused is not None:
         yield Problem(threshold.refused, path, value, threshold.remedy)
+        return
     if value is None or (value == threshold.value and threshold.reason):
         return
     if threshold.floor is not None and value <= threshold.floor:

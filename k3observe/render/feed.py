@@ -123,7 +123,8 @@ def _series(
         labels = {**_target(plan, service, signal, job), "instance": place, **_constants(entry, signal), **item.labels}
         rows = _counted(example_series(signal, entry, labels, spelling), steps)
         for row in rows:
-            grows = signal.kind == "counter" or entry.terms[0].type == "summary"
+            # the info series beside a counter of blocks stands still
+            grows = (signal.kind == "counter" or entry.terms[0].type == "summary") and row.factor != 0
             yield row.series, values(row, steps, step, grows, item.start)
 
 

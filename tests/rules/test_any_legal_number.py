@@ -55,8 +55,14 @@ def test_the_tests_pass_however_long_an_alert_waits(tmp_path: Path) -> None:
     ({"slo": {"objective": 0.1}}, "slo.objective: lets 0.9 of the requests fail.*use at least 0.15"),
 ])  # fmt: skip
 def test_what_can_never_or_always_fire_is_refused(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         planned(stack(VLLM, **more))
+    assert len(caught.value.problems) == 1
+
+
+def test_an_engine_that_counts_blocks_has_its_tokens(tmp_path: Path) -> None:
+    services = stack(VLLM, engine={"name": "vllm", "version": "0.8"})["services"]
+    assert run(VLLM, "3.5", tmp_path, ("signals-kv-cache", "signals-tokens"), services=services) == ""
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
