@@ -124,7 +124,7 @@ def _series(
         rows = _counted(example_series(signal, entry, labels, spelling), steps)
         for row in rows:
             # the info series beside a counter of blocks stands still
-            grows = (signal.kind == "counter" or entry.terms[0].type == "summary") and row.factor != 0
+            grows = entry.terms[0].type == "summary" or (signal.kind == "counter" and row.factor != 0)
             yield row.series, values(row, steps, step, grows, item.start)
 
 

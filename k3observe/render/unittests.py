@@ -160,6 +160,12 @@ def _known(plan: Plan, rule: Rule, service: Service) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _longer(rule: Rule) -> bool:
+    """Whether an alert goes on firing for longer after its condition has ended than the shipped one."""
+    ours, shipped = rule.settings.keep_firing_for, rule.alert.keep_firing_for
+    return ours is not None and ours.seconds > (shipped.seconds if shipped is not None else 0)
+
+
 def _over(rule: Rule) -> float | None:
     """Just above the threshold; where that is bounded, as shares are by 1, at most half the way there."""
     limit, most = rule.settings.threshold, rule.alert.bounds.below
@@ -179,6 +185,8 @@ def _variants(
             series |= _bystanders(plan, rule, service, case, known, step, spelling)
         # what needs not hold for a while fires from the start, before which nothing is
         quiet = [at for at in case.quiet if known["for_"] or minutes(at, known) >= 0]
+        if _longer(rule):  # the shipped cases are written for the shipped keep_firing_for
+            quiet = [at for at in quiet if minutes(at, known) < min(minutes(other, known) for other in case.at)]
         moments = [(at, case.fires) for at in case.at] + [(at, []) for at in quiet]
         yield {
             "name": f"{rule.alert.name} ({service.name}): {title(case, spelling)}",

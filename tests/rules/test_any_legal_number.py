@@ -14,7 +14,8 @@ from k3observe.render.alerts import rules
 from tests.rules.stacks import planned, stack
 from tests.rules.test_rendered_tests import run
 
-VLLM, GENERIC, MINDIE = "vllm, nvidia by the sidecar", "generic, nvidia by dcgm", "mindie, ascend by npu-exporter"
+VLLM, SGLANG = "vllm, nvidia by the sidecar", "sglang, nvidia by dcgm"
+GENERIC, MINDIE = "generic, nvidia by dcgm", "mindie, ascend by npu-exporter"
 
 
 def expressions(made: Plan, alert: str) -> list[str]:
@@ -45,6 +46,22 @@ def test_the_tests_pass_however_long_an_alert_waits(tmp_path: Path) -> None:
     changes |= {"AcceleratorMemoryGrowing": {"window": "3m", "for": "10m"}, "RequestErrorsHigh": {"threshold": 0.99}}
     services = stack(VLLM, replicas={"expected": 3})["services"]
     assert run(VLLM, "3.5", tmp_path, tuple(changes), services=services, alerts=changes) == ""
+
+
+def test_the_tests_pass_whatever_is_asked_of_the_traffic(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "RequestErrorsHigh": {"threshold": 0.001, "params": {"least": 50}},
+        "RequestAbortsHigh": {"params": {"least": 900}},
+        "QueueTimeHigh": {"keep_firing_for": "1h"}, "EngineReplicasLow": {"for": "0s", "keep_firing_for": "1m"},
+    }  # fmt: skip
+    services = stack(VLLM, replicas={"expected": 3})["services"]
+    assert run(VLLM, "3.5", tmp_path, tuple(changes), services=services, alerts=changes) == ""
+
+
+def test_an_error_budget_burns_where_failed_requests_are_counted_apart_and_all_fail(tmp_path: Path) -> None:
+    services = stack(SGLANG, slo={"errors": 0.1})["services"]
+    changes = {"SLOBurnRateSlow": {"threshold": 9}, "SLOBurnRateFast": {"threshold": 9, "params": {"floor": 2}}}
+    assert run(SGLANG, "3.5", tmp_path, tuple(changes), services=services, alerts=changes) == ""
 
 
 @pytest.mark.parametrize(("more", "message"), [
