@@ -58,6 +58,7 @@ def test_redundant_copies_go_to_the_experts_with_most_tokens() -> None:
     assert {placed[:SLOTS].count(0), placed[SLOTS:].count(0)} == {1}
 
 
+@pytest.mark.long
 def test_the_real_sidecar_names_the_hottest_experts_and_counts_the_rebalance(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

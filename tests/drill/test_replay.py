@@ -149,6 +149,7 @@ def scraping(prometheus_bin: Path, tmp_path: Path) -> Iterator[tuple[servers.Ser
             yield server, targets
 
 
+@pytest.mark.long
 def test_a_real_prometheus_scrapes_every_spelling_and_sees_faults_rates_and_restarts(
     scraping: tuple[servers.Server, dict[str, replay_module.Target]], toolset: Release
 ) -> None:

@@ -87,6 +87,7 @@ def check(told: Told, capture: Capture, spelling: Spelling | None) -> None:
     assert told.room.paths("KVCacheUsageHigh") == {"scale_out"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("toolset", ["3.5"], indirect=True)
 def test_a_full_cache_of_vllm_reaches_the_scaler_with_its_words(
     toolset: Release, prometheus_bin: Path, alertmanager_bin: Path, shared: Path, tmp_path: Path

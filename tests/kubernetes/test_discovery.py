@@ -74,6 +74,7 @@ def test_the_engine_job_takes_pods_with_an_api_and_the_sidecar_job_takes_all(
             assert (item["stack"], item["service"], item["role"]) == ("kimi-k3", "kimi-k3", "unified")
 
 
+@pytest.mark.long
 def test_every_node_of_sglang_is_an_engine(
     rendered: Render, prometheus_bin: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_every_node_of_sglang_is_an_engine(
         assert [item["instance"] for item in found if item["job"] == "k3-engine"] == ["10.1.0.1:8000", "10.1.0.2:8000"]
 
 
+@pytest.mark.long
 def test_a_daemonset_s_devices_belong_to_the_service_of_their_node(
     rendered: Render, prometheus_bin: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +133,7 @@ NPU, NPU_POD = exported("npu-exporter", 8082)
         {"name": "vllm-ascend", "version": "0.23"}, NPU, ["experts"], [NPU_POD], {"k3-npu-exporter"}, marks=LONG),
     pytest.param({"name": "mindie"}, CHIPS, ["npu"], [], set(), marks=LONG),
 ], ids=["vllm, dcgm", "sglang, gpu sidecar", "vllm-ascend, npu-exporter", "mindie, npu sidecar"])  # fmt: skip
+@pytest.mark.long
 def test_rules_and_dashboards_select_on_labels_that_targets_have(
     rendered: Render, prometheus_bin: Path, tmp_path: Path, engine: dict, accelerators: dict, collect: list[str],
     more: list[dict], jobs: set[str],

@@ -168,6 +168,7 @@ def test_cut_gzip_broken_gzip_and_a_bomb_are_refused(tmp_path: Path) -> None:
             read(str(tmp_path / name), lambda _: False)
 
 
+@pytest.mark.long
 def test_30_megabytes_cost_little_more_than_what_is_asked_of_them(tmp_path: Path) -> None:
     path = tmp_path / "large"
     line = b'other_metric_bucket{pod="p-%06d",le="0.5",namespace="some-namespace"} 12345\n'

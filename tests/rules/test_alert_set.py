@@ -99,6 +99,7 @@ def test_an_alert_without_a_test_is_refused() -> None:
         Alert.model_validate(document)
 
 
+@pytest.mark.long
 def test_a_thousand_services_with_the_same_numbers_share_one_rule_an_alert() -> None:
     document = stack()
     one = document["services"][0]

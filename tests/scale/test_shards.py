@@ -31,6 +31,7 @@ class Counted(Replay):
         return super().families()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("toolset", ["3.5", "2.42"], indirect=True)
 def test_each_target_is_scraped_by_exactly_one_shard(prometheus_bin: Path, tmp_path: Path, toolset: str) -> None:
     with ExitStack() as running:
