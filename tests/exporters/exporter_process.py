@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROGRAM = (sys.executable, "-m", "k3observe.exporters.main")
+FAKE = (sys.executable, str(Path(__file__).parent / "core" / "fake_program.py"))
+"""The exporter with a collector that does what its flags say."""
 
 
 class Exporter:
@@ -61,6 +63,12 @@ class Exporter:
         body = self.get("/metrics")[2].decode()
         found = re.search(rf"^{re.escape(start)}.* (\S+)$", body, re.MULTILINE)
         return float(found[1]) if found else None
+
+
+def call(*flags: str, program: tuple[str, ...] = FAKE, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the exporter to its end."""
+    return subprocess.run((*program, *flags), capture_output=True, text=True, timeout=30,
+                          env={**os.environ, **variables}, check=False)
 
 
 def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
